@@ -3,12 +3,12 @@
 use feroce_engine::iwarp::{
     Begin, HandshakeConfig, Initiator, ReadyToReceive, Reply, Responder, StreamSetup,
 };
-use feroce_engine::{Remote, SendOp, SendWr};
+use feroce_engine::{Config, Remote, SendOp, SendWr, TransportKind};
 use feroce_mem::Access;
 use feroce_testkit::Mr;
 use feroce_testkit::stream_peer::StreamPeer;
-use feroce_wire::Rkey;
 use feroce_wire::iwarp::ddp::{Header, Tagged};
+use feroce_wire::{Imm, Rkey};
 
 use crate::input::Input;
 
@@ -40,7 +40,10 @@ pub fn engine_iwarp(bytes: &[u8]) {
     };
     let (crc, markers) = (how & 1 != 0, false);
     let (ird, ord, max_ulpdu) = (3, 2, 120);
-    let mut world = World::new(&StreamSetup { crc, markers, ird, ord, max_ulpdu, begin });
+    let iwarp_extensions = how & 2 != 0;
+    let config = Config { transport: TransportKind::Iwarp, iwarp_extensions, ..Config::default() };
+    let setup = StreamSetup { crc, markers, ird, ord, max_ulpdu, begin };
+    let mut world = World::new(config, &setup);
     for _ in 0..MAX_ACTIONS {
         if input.is_empty() {
             break;
@@ -73,8 +76,8 @@ struct World {
 }
 
 impl World {
-    fn new(setup: &StreamSetup) -> Self {
-        let mut peer = StreamPeer::new(setup);
+    fn new(config: Config, setup: &StreamSetup) -> Self {
+        let mut peer = StreamPeer::with(config, setup);
         let host = &mut peer.host;
         host.fill(0, MEMORY, 1);
         let region = std::sync::Arc::clone(&host.region);
@@ -118,8 +121,17 @@ impl World {
     fn post(&mut self, input: &mut Input<'_>) {
         let (at, len) = (OWN.start as u64 + 0x1000, u32::from(input.u8()) * 3);
         let remote = Remote { addr: 0, rkey: Rkey(7) };
-        let ops = [SendOp::Send, SendOp::Write(remote), SendOp::Read(remote)];
-        let wr = SendWr::new(1, input.pick(&ops), self.peer.host.data(at, len));
+        let ops = [
+            SendOp::Send,
+            SendOp::Write(remote),
+            SendOp::Read(remote),
+            // Only with the extensions.
+            SendOp::WriteImm(remote, Imm(5)),
+            SendOp::FetchAdd { remote, add: 1 },
+        ];
+        let op = input.pick(&ops);
+        let len = if matches!(op, SendOp::FetchAdd { .. }) { 8 } else { len };
+        let wr = SendWr::new(1, op, self.peer.host.data(at, len));
         self.posted += usize::from(self.peer.qp.sq.post(wr).is_ok());
     }
 

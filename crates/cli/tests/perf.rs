@@ -371,6 +371,18 @@ fn every_operation_over_iwarp() {
     }
 }
 
+/// With the extensions of RFC 7306, iWARP has atomics.
+#[test]
+fn atomics_over_iwarp() {
+    let (a, b) = addresses();
+    let pair = format!("{a},{b}");
+    let mut command = feroce();
+    command.env("FEROCE_IWARP_EXTENSIONS", "1").args(["--transport", "iwarp", "perf"]);
+    command.args(["atomic", "bw", "-n", "300", "--both", "--json", "--address", &pair]);
+    let out = command.output().expect("feroce starts");
+    assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
+}
+
 /// The connection manager also connects over RoCE.
 #[test]
 fn by_the_connection_manager() {

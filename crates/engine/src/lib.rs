@@ -29,7 +29,7 @@ pub use hca::congestion::{Ack, CongestionConfig, CongestionControl, CustomConges
 pub use hca::congestion_params::{
     ConnectXConfig, DcqcnConfig, HpccConfig, SwiftConfig, TimelyConfig,
 };
-pub use hca::counters::{Counters, Drop, DropCounters, QpCounters};
+pub use hca::counters::{Counters, Drop, DropCounters, QpCounters, StreamCounters};
 pub use hca::cq::{CqGauge, CqPoller, CqReport, Notify};
 pub use hca::cqe::{Cqe, WcFlags, WcOpcode, WcStatus};
 pub use hca::error::{CreateError, DestroyError, ModifyQpError, ResizeError};

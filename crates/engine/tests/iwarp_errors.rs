@@ -72,6 +72,7 @@ impl Peer {
         assert_eq!(message.request.is_some(), what.starts_with("READ:"), "{what}");
         assert!(self.peer.is_over, "{what}: nothing follows");
         assert_eq!(self.peer.end(), Some(StreamEnd::Terminated(cause)), "{what}");
+        assert_eq!(counted(&self.peer), [(counter_of(cause), 1)], "{what}");
         let qpn = self.peer.qp.qpn;
         let expected = match event {
             Event::None => vec![],
@@ -87,6 +88,34 @@ impl Peer {
         let late = write(self.open.rkey(), 0x1_0000);
         self.peer.say(&late, b"late");
         assert_eq!(self.peer.host.read(0, 4), [0; 4], "{what}");
+    }
+}
+
+/// What was counted of streams.
+fn counted(peer: &StreamPeer) -> Vec<(&'static str, u64)> {
+    peer.host.engine.stream_counters().iter().filter(|(_, count)| *count > 0).collect()
+}
+
+/// The counter of the streams that were refused so.
+fn counter_of(cause: Cause) -> &'static str {
+    match cause {
+        Cause::MPA_CRC => "iwarp_refused_crc",
+        Cause::MPA_MARKERS => "iwarp_refused_framing",
+        Cause::TAGGED_VERSION | Cause::UNTAGGED_VERSION | Cause::OPERATION_VERSION => {
+            "iwarp_refused_version"
+        }
+        Cause::OPERATION_OPCODE => "iwarp_refused_opcode",
+        Cause::OPERATION_INVALIDATE => "iwarp_refused_invalidate",
+        Cause::UNTAGGED_QUEUE => "iwarp_refused_queue",
+        Cause::UNTAGGED_MSN => "iwarp_refused_msn",
+        Cause::UNTAGGED_MO => "iwarp_refused_offset",
+        Cause::UNTAGGED_TOO_LONG => "iwarp_refused_too_long",
+        Cause::UNTAGGED_NO_BUFFER => "iwarp_refused_no_buffer",
+        Cause::TAGGED_INVALID_STAG | Cause::PROTECTION_INVALID_STAG => "iwarp_refused_stag",
+        Cause::TAGGED_BOUNDS | Cause::PROTECTION_BOUNDS => "iwarp_refused_bounds",
+        Cause::TAGGED_WRAP | Cause::PROTECTION_WRAP => "iwarp_refused_wrap",
+        Cause::PROTECTION_ACCESS => "iwarp_refused_access",
+        other => panic!("no test expects {other}"),
     }
 }
 
@@ -247,6 +276,24 @@ fn a_wrong_crc_ends_the_stream_before_anything_completes() {
 }
 
 #[test]
+fn a_segment_without_a_header_ends_the_stream() {
+    let mut peer = Peer::new();
+    // A ULPDU of three bytes.
+    peer.peer.say_bytes(&[0, 3, 0x41, 0x43, 0, 0, 0, 0, 0, 0, 0, 0]);
+    peer.expect("short", Cause::MPA_MARKERS, Event::Fatal, WcStatus::Flushed);
+}
+
+#[test]
+fn a_receive_whose_memory_is_gone_ends_the_stream() {
+    let mut peer = StreamPeer::new(&SETUP);
+    let sges = SgeList::from(Sge { addr: 0, len: 10, lkey: Lkey(0xbad) });
+    peer.qp.rq.as_mut().unwrap().post(feroce_engine::RecvWr { wr_id: 5, sges }).unwrap();
+    peer.say(&Header::Untagged(send(1)), b"hello");
+    assert_eq!(counted(&peer), [("iwarp_refused_receive", 1)]);
+    assert_eq!(peer.host.poll_all()[0].status, WcStatus::LocalProtection);
+}
+
+#[test]
 fn nothing_is_checked_of_empty_segments() {
     let mut peer = Peer::new();
     peer.peer.say(&write(Rkey(0x00de_ad00), u64::MAX), &[]);
@@ -269,6 +316,7 @@ fn a_terminate_of_the_peer_flushes() {
     assert!(peer.peer.is_over);
     let end = StreamEnd::PeerTerminated(Cause::UNTAGGED_NO_BUFFER);
     assert_eq!(peer.peer.end(), Some(end));
+    assert_eq!(counted(&peer.peer), [("iwarp_terminated_by_peer", 1)]);
     assert_eq!(peer.peer.host.poll_all().len(), 1);
 }
 
@@ -280,6 +328,7 @@ fn a_stream_that_ends_inside_a_segment_was_cut() {
         peer.peer.say_bytes(&bytes[..len]);
         peer.peer.host.engine.handle_stream_end(peer.peer.now, peer.peer.qp.qpn, false);
         assert_eq!(peer.peer.end(), Some(end));
+        assert_eq!(counted(&peer.peer), [("iwarp_cut", 1)][..usize::from(len > 0)]);
         assert_eq!(peer.peer.host.poll_all()[0].status, WcStatus::Flushed);
     }
 }
@@ -325,4 +374,5 @@ fn local_errors_complete_with_their_reason_and_flush_the_rest() {
     let done: Vec<_> = peer.host.poll_all().iter().map(|cqe| (cqe.wr_id, cqe.status)).collect();
     let (flushed, protection) = (WcStatus::Flushed, WcStatus::LocalProtection);
     assert_eq!(done, [(1, flushed), (2, flushed), (3, protection), (4, flushed)]);
+    assert_eq!(counted(&peer), [("iwarp_failed_request", 1)]);
 }

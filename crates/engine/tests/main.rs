@@ -22,6 +22,7 @@ mod golden_rxe;
 mod golden_rxe_requests;
 mod iwarp;
 mod iwarp_errors;
+mod iwarp_extensions;
 mod iwarp_handshake;
 mod iwarp_swarm;
 mod large;

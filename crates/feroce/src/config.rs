@@ -240,6 +240,13 @@ const KEYS: &[Key] = &[
         apply: |s, v| set(&mut s.mpa_crc, switch(v)),
     },
     Key {
+        name: "iwarp_extensions",
+        default: "0",
+        help: "atomics and WRITEs with immediate data (RFC 7306) on iWARP connections; ends do not \
+               negotiate that: both need it",
+        apply: |s, v| set(&mut s.engine.iwarp_extensions, switch(v)),
+    },
+    Key {
         name: "seed",
         default: "random",
         help: "number that fixes everything random in the adapter: QPNs, PSNs, keys",

@@ -10,6 +10,7 @@ mod deregistration;
 mod descriptors;
 mod idle;
 mod iwarp;
+mod iwarp_extensions;
 mod iwarp_limits;
 mod iwarp_peer;
 mod iwarp_records;

@@ -28,7 +28,11 @@ pub struct StreamPeer {
 impl StreamPeer {
     /// A host that has agreed on this.
     pub fn new(setup: &StreamSetup) -> Self {
-        let config = Config { transport: TransportKind::Iwarp, ..Config::default() };
+        Self::with(Config { transport: TransportKind::Iwarp, ..Config::default() }, setup)
+    }
+
+    /// A host of this configuration that has agreed on this.
+    pub fn with(config: Config, setup: &StreamSetup) -> Self {
         let mut host = Host::with_config(1, config);
         let qp = attached(&mut host, START, setup);
         let (framer, deframer) = (Framer::new(setup.crc, false), Deframer::new(setup.crc));

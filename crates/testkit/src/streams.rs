@@ -40,19 +40,23 @@ pub struct Streams {
 
 impl Default for Streams {
     fn default() -> Self {
-        let config = || Config { transport: TransportKind::Iwarp, ..Config::default() };
+        Self::with(Config { transport: TransportKind::Iwarp, ..Config::default() })
+    }
+}
+
+impl Streams {
+    /// Two hosts of this configuration.
+    pub fn with(config: Config) -> Self {
         Self {
             now: START,
-            a: Host::with_config(1, config()),
-            b: Host::with_config(2, config()),
+            a: Host::with_config(1, config.clone()),
+            b: Host::with_config(2, config),
             ends: Default::default(),
             qpns: None,
             directions: Default::default(),
         }
     }
-}
 
-impl Streams {
     /// A queue pair on each host, joined by a stream.
     pub fn connect(&mut self, a: &StreamSetup, b: &StreamSetup) -> (TestQp, TestQp) {
         let qa = attached(&mut self.a, self.now, a);
@@ -112,7 +116,7 @@ impl Streams {
 /// A queue pair of iWARP whose stream is set up so; the test is its peer.
 pub fn attached(host: &mut Host, now: Instant, setup: &StreamSetup) -> TestQp {
     let qp = host.create_qp(host.init_attr(QpType::Rc));
-    let access = Access::REMOTE_WRITE | Access::REMOTE_READ;
+    let access = Access::REMOTE_WRITE | Access::REMOTE_READ | Access::REMOTE_ATOMIC;
     host.modify(now, qp.qpn, &QpAttr::init(access));
     host.engine.attach_stream(now, qp.qpn, setup).expect("a queue pair in INIT");
     qp

@@ -9,9 +9,9 @@ use std::net::{IpAddr, UdpSocket};
 
 use anyhow::{Context as _, bail, ensure};
 use feroce::{
-    Access, AddrVec, Ah, CompChannel, Context, Counters, Cq, Cqe, Data, Dest, Device, Gid,
-    InlineBytes, Iova, Mr, Notify, Pd, Pmtu, Psn, Qkey, Qp, QpAttr, QpCap, Qpn, Region, Remote,
-    Rkey, SendFlags, SendOp, SendWr, TransportKind, WcStatus,
+    Access, AddrVec, Ah, AtomicCap, CompChannel, Context, Counters, Cq, Cqe, Data, Dest, Device,
+    Gid, InlineBytes, Iova, Mr, Notify, Pd, Pmtu, Psn, Qkey, Qp, QpAttr, QpCap, Qpn, Region,
+    Remote, Rkey, SendFlags, SendOp, SendWr, TransportKind, WcStatus,
 };
 
 use super::by_cm::Ids;
@@ -122,7 +122,7 @@ impl End {
         }
         let mut spec = spec.clone();
         if context.attr().transport == TransportKind::Iwarp {
-            spec.fit_iwarp()?;
+            spec.fit_iwarp(context.attr().atomic_cap != AtomicCap::None)?;
         }
         spec.fit_datagrams(mtu.bytes())?;
         let ids = if spec.by_cm { Some(Ids::new(&context)?) } else { None };

@@ -226,9 +226,13 @@ impl Spec {
 
     /// The device speaks iWARP: there is one service, and only the connection manager connects.
     /// Fails for what it cannot do.
-    pub(crate) fn fit_iwarp(&mut self) -> anyhow::Result<()> {
+    pub(crate) fn fit_iwarp(&mut self, has_atomics: bool) -> anyhow::Result<()> {
         ensure!(self.service == Service::Rc, "-c: iWARP has reliable connections only");
-        ensure!(self.op != Op::Atomic, "atomic: iWARP has no atomics; set `transport` to `roce`");
+        ensure!(
+            has_atomics || self.op != Op::Atomic,
+            "atomic: iWARP has no atomics; set `iwarp_extensions` at both ends (RFC 7306), or \
+             `transport` to `roce`"
+        );
         (self.by_cm, self.iwarp) = (true, true);
         Ok(())
     }

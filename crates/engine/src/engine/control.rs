@@ -488,7 +488,8 @@ impl Engine {
         let shared = Arc::new(QpShared::new(bell));
         let transport = self.port.hca.config.transport;
         let (sq, sq_ring) = queues.send;
-        let sq = SendQueue::new(sq, Arc::clone(&shared), transport, init.qp_type, &init.cap);
+        let speaks = (transport, self.port.hca.config.iwarp_extensions);
+        let sq = SendQueue::new(sq, Arc::clone(&shared), speaks, init.qp_type, &init.cap);
         let (rq, source) = match (queues.receive, init.srq, init.xrcd) {
             (Some((rq, ring)), ..) => (Some(rq), RecvSource::Own(ring)),
             (None, Some(srq), _) => (None, RecvSource::Srq(srq)),

@@ -18,7 +18,7 @@ use feroce_train::{GidEntry, Hop, Instant};
 use feroce_wire::{Lid, Qpn};
 
 use crate::hca::config::Config;
-use crate::hca::counters::{Counters, DropCounters};
+use crate::hca::counters::{Counters, DropCounters, StreamCounters};
 use crate::hca::event::Event;
 use crate::ib::completer::SilentPeer;
 use crate::ib::port::Port;
@@ -79,6 +79,11 @@ impl Engine {
     /// What the adapter was made with.
     pub fn config(&self) -> &Config {
         &self.port.hca.config
+    }
+
+    /// How streams of iWARP have ended so far.
+    pub fn stream_counters(&self) -> StreamCounters {
+        self.port.hca.stream_counters
     }
 
     /// What happened so far.

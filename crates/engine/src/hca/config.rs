@@ -121,6 +121,18 @@ impl TransportKind {
             ),
         }
     }
+
+    /// Whether it has the operation only by an extension ([`Config::iwarp_extensions`]).
+    #[inline]
+    pub const fn extends_to(self, op: &SendOp) -> bool {
+        match self {
+            Self::InfiniBand => false,
+            Self::Iwarp => matches!(
+                op,
+                SendOp::CmpSwap { .. } | SendOp::FetchAdd { .. } | SendOp::WriteImm(..)
+            ),
+        }
+    }
 }
 
 /// What an engine is made with.
@@ -137,6 +149,9 @@ pub struct Config {
     pub seed: u64,
     /// Transport of the queue pairs.
     pub transport: TransportKind,
+    /// Whether iWARP has atomics and immediate data (RFC 7306). Ends do not negotiate that: both
+    /// must have it.
+    pub iwarp_extensions: bool,
     /// Limits.
     pub limits: Limits,
     /// What the port is attached to. Entries of its GID table have framings of this link layer.
@@ -178,6 +193,7 @@ impl Default for Config {
         Self {
             seed: 0,
             transport: TransportKind::InfiniBand,
+            iwarp_extensions: false,
             limits: Limits::default(),
             link_layer: LinkLayer::Ethernet,
             port_mtu: Pmtu::B4096,

@@ -1,5 +1,7 @@
 //! Statistics, under the names that Linux drivers give them.
 
+use feroce_wire::iwarp::terminate::Cause;
+
 /// Declares a struct of counters with an iterator over their names and values.
 macro_rules! counters {
     ($(#[$doc:meta])* $name:ident { $($(#[$fdoc:meta])* $field:ident,)* }) => {
@@ -132,6 +134,70 @@ counters! {
         /// RNR NAKs received.
         rnr_naks,
     }
+}
+
+/// Declares the ways in which streams of iWARP end, and which cause of a TERMINATE counts as which.
+macro_rules! stream_ends {
+    ($($(#[$doc:meta])* $field:ident = [$($cause:ident),*],)*) => {
+        counters! {
+            /// Streams of iWARP that ended otherwise than by an orderly close, by reason. One that
+            /// begins with `iwarp_refused` was ended by this end, because of what the peer sent.
+            StreamCounters { $($(#[$doc])* $field,)* }
+        }
+
+        impl StreamCounters {
+            /// Counts a stream that this end refuses.
+            pub(crate) fn refuse(&mut self, cause: Cause) {
+                match cause {
+                    $($(Cause::$cause => self.$field += 1,)*)*
+                    _ => self.iwarp_refused_otherwise += 1,
+                }
+            }
+        }
+    };
+}
+
+stream_ends! {
+    /// Wrong CRC.
+    iwarp_refused_crc = [MPA_CRC],
+    /// An FPDU that holds no DDP header.
+    iwarp_refused_framing = [MPA_MARKERS],
+    /// Another version of DDP or RDMAP.
+    iwarp_refused_version = [TAGGED_VERSION, UNTAGGED_VERSION, OPERATION_VERSION],
+    /// An operation that does not exist, or is out of place.
+    iwarp_refused_opcode = [OPERATION_OPCODE],
+    /// A queue number that does not exist.
+    iwarp_refused_queue = [UNTAGGED_QUEUE],
+    /// Another message number than the next.
+    iwarp_refused_msn = [UNTAGGED_MSN],
+    /// Another message offset than the next.
+    iwarp_refused_offset = [UNTAGGED_MO],
+    /// A message longer than its receive.
+    iwarp_refused_too_long = [UNTAGGED_TOO_LONG],
+    /// A SEND without a receive, or more READs than were agreed on.
+    iwarp_refused_no_buffer = [UNTAGGED_NO_BUFFER],
+    /// A key that does not exist.
+    iwarp_refused_stag = [TAGGED_INVALID_STAG, PROTECTION_INVALID_STAG],
+    /// A key of another protection domain or queue pair.
+    iwarp_refused_not_of_stream = [TAGGED_NOT_OF_STREAM, PROTECTION_NOT_OF_STREAM],
+    /// A range outside of its region.
+    iwarp_refused_bounds = [TAGGED_BOUNDS, PROTECTION_BOUNDS],
+    /// A range that passes the end of the address space.
+    iwarp_refused_wrap = [TAGGED_WRAP, PROTECTION_WRAP],
+    /// An access without the right to it.
+    iwarp_refused_access = [PROTECTION_ACCESS],
+    /// A key that the peer may not invalidate.
+    iwarp_refused_invalidate = [OPERATION_INVALIDATE],
+    /// A receive whose memory is gone.
+    iwarp_refused_receive = [DDP_LOCAL_CATASTROPHIC],
+    /// For another reason.
+    iwarp_refused_otherwise = [],
+    /// Requests of this end that could not be executed.
+    iwarp_failed_request = [RDMAP_LOCAL_CATASTROPHIC],
+    /// The peer has sent a TERMINATE.
+    iwarp_terminated_by_peer = [],
+    /// The connection broke, or ended inside an FPDU.
+    iwarp_cut = [],
 }
 
 impl QpCounters {

@@ -162,6 +162,8 @@ pub struct SendQueue {
     ring: Producer<SendWr>,
     shared: Arc<QpShared>,
     transport: TransportKind,
+    /// The transport has its extensions.
+    has_extensions: bool,
     qp_type: QpType,
     max_sge: u32,
     max_inline: u32,
@@ -171,12 +173,12 @@ impl SendQueue {
     pub(crate) fn new(
         ring: Producer<SendWr>,
         shared: Arc<QpShared>,
-        transport: TransportKind,
+        (transport, has_extensions): (TransportKind, bool),
         qp_type: QpType,
         cap: &QpCap,
     ) -> Self {
         let (max_sge, max_inline) = (cap.max_send_sge, cap.max_inline);
-        Self { ring, shared, transport, qp_type, max_sge, max_inline }
+        Self { ring, shared, transport, has_extensions, qp_type, max_sge, max_inline }
     }
 
     /// Posts one request and rings the doorbell.
@@ -268,7 +270,9 @@ impl SendQueue {
             cold_path();
             return Err(PostError::BadState(state));
         }
-        if !self.qp_type.supports(&wr.op) || !self.transport.supports(&wr.op) {
+        let is_extended = || self.has_extensions && self.transport.extends_to(&wr.op);
+        let is_spoken = self.transport.supports(&wr.op) || is_extended();
+        if !self.qp_type.supports(&wr.op) || !is_spoken {
             cold_path();
             return Err(PostError::OpNotSupported);
         }

@@ -16,7 +16,7 @@ use slab::Slab;
 
 use crate::hca::attr::AddrVec;
 use crate::hca::config::Config;
-use crate::hca::counters::{Counters, Drop, DropCounters, QpCounters};
+use crate::hca::counters::{Counters, Drop, DropCounters, QpCounters, StreamCounters};
 use crate::hca::cq::{Cq, CqPoller};
 use crate::hca::cqe::{Cqe, WcStatus};
 use crate::hca::event::{AsyncEvent, Event, StreamEvent};
@@ -37,6 +37,7 @@ pub(crate) struct Ah {
 pub(crate) struct Shared {
     pub(crate) config: Config,
     pub(crate) counters: Counters,
+    pub(crate) stream_counters: StreamCounters,
     pub(crate) drops: DropCounters,
     /// What queue pairs did that do not exist any more.
     pub(crate) departed: QpCounters,
@@ -77,6 +78,7 @@ impl Shared {
         let limits = MrLimits { max_entries: config.limits.max_mr };
         Self {
             counters: Counters::default(),
+            stream_counters: StreamCounters::default(),
             drops: DropCounters::default(),
             departed: QpCounters::default(),
             mrs: MrTable::new(config.seed, limits),

@@ -117,6 +117,12 @@ impl Qp {
             return;
         };
         stream.phase = Phase::Over;
+        match end {
+            StreamEnd::Closed => {}
+            StreamEnd::Cut => hca.stream_counters.iwarp_cut += 1,
+            StreamEnd::Terminated(cause) => hca.stream_counters.refuse(cause),
+            StreamEnd::PeerTerminated(_) => hca.stream_counters.iwarp_terminated_by_peer += 1,
+        }
         hca.stream_ends.push_back(StreamEvent { qpn: self.common.qpn, end });
         // The driver learns from an empty poll that it may close.
         hca.kicked.push(self.common.slot);

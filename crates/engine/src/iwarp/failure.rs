@@ -71,6 +71,19 @@ pub(super) fn tagged(error: AccessError, wraps: bool) -> Failure {
     Failure { cause, request: None, notice }
 }
 
+/// Memory cannot be used for an atomic.
+pub(super) fn atomic(error: AccessError) -> Failure {
+    let (cause, notice) = match error {
+        AccessError::BadKey => (Cause::PROTECTION_INVALID_STAG, Notice::None),
+        AccessError::WrongPd | AccessError::WrongQp => {
+            (Cause::PROTECTION_NOT_OF_STREAM, Notice::Request)
+        }
+        AccessError::NotPermitted => (Cause::PROTECTION_ACCESS, Notice::Request),
+        _ => (Cause::PROTECTION_BOUNDS, Notice::Request),
+    };
+    Failure { cause, request: None, notice }
+}
+
 /// Memory cannot be read for a READ.
 pub(super) fn read(error: AccessError, request: ReadRequest) -> Failure {
     let wraps = request.source_offset.checked_add(request.len.into()).is_none();

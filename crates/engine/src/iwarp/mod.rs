@@ -8,6 +8,7 @@
 //! - `requester` turns work requests into segments and completes them: SENDs and WRITEs when TCP
 //!   has taken their bytes, READs when the response is there, all in the order of the queue;
 //! - `responder` places what arrives and executes READ requests; `failure` is why it stops;
+//! - `extensions` executes atomics and takes immediate data (RFC 7306);
 //! - `transmit` chooses what is said next; a message is never interrupted by another;
 //! - `control` carries out transitions and flushes.
 //!
@@ -16,6 +17,7 @@
 
 mod buffers;
 mod control;
+mod extensions;
 mod failure;
 mod handshake;
 pub(crate) mod qp;

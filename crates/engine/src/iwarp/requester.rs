@@ -2,6 +2,7 @@
 
 use feroce_mem::Write;
 use feroce_train::Instant;
+use feroce_wire::iwarp::atomic::{AtomicOp, AtomicRequest, Immediate};
 use feroce_wire::iwarp::ddp::{Control, Header, QueueNumber, Tagged, Untagged};
 use feroce_wire::iwarp::rdmap::{RdmaOp, ReadRequest};
 use feroce_wire::iwarp::terminate::Cause;
@@ -13,7 +14,7 @@ use super::requester_state::{Flight, NO_STAG, Sink, untagged};
 use crate::hca::cqe::{Cqe, WcOpcode, WcStatus};
 use crate::hca::local::execute_local;
 use crate::hca::shared::Shared;
-use crate::hca::wr::{Data, MAX_MESSAGE, SendFlags, SendOp, SendWr};
+use crate::hca::wr::{Data, MAX_MESSAGE, Remote, SendFlags, SendOp, SendWr};
 
 /// What the requester has to say next.
 #[derive(Debug)]
@@ -24,6 +25,10 @@ pub(super) enum Next {
     Segment { index: usize, header: Header, offset: u64, len: usize },
     /// A READ request.
     Read(Header, ReadRequest),
+    /// The request of an atomic.
+    Atomic(Header, AtomicRequest),
+    /// The immediate data behind a WRITE.
+    Tell(Header, Immediate),
     /// Something was done without sending; there may be more.
     Again,
     /// A request failed: the stream must end.
@@ -36,6 +41,9 @@ impl Qp {
         let Some(stream) = &mut self.stream else { return Next::Nothing };
         if let Some((index, offset)) = stream.req.sending() {
             return self.continue_request(hca, now, index, offset);
+        }
+        if let Some(index) = stream.req.telling() {
+            return self.tell(index);
         }
         let index = stream.req.flights.len();
         let Some(wr) = self.common.sq.peek(index) else { return Next::Nothing };
@@ -52,9 +60,13 @@ impl Qp {
                     || reads >= usize::from(stream.setup.ord)
                     || wr.data.is_empty() && reads > 0
             }
+            _ if is_atomic(&wr.op) => {
+                is_fenced || stream.req.sinks.len() >= usize::from(stream.setup.ord)
+            }
             _ => is_fenced,
         };
-        if waits && !(matches!(wr.op, SendOp::Read(_)) && stream.setup.ord == 0) {
+        let is_fetch = matches!(wr.op, SendOp::Read(_)) || is_atomic(&wr.op);
+        if waits && !(is_fetch && stream.setup.ord == 0) {
             return Next::Nothing;
         }
         match self.begin_request(hca, index) {
@@ -79,9 +91,13 @@ impl Qp {
         }
         self.common.counters.start(wr.data.len() as u32);
         hca.counters.rdma_sends += 1;
-        let SendOp::Read(remote) = wr.op else {
-            stream.req.flights.push_back(Flight::Sending { offset: 0 });
-            return Ok(Next::Again);
+        let read = match wr.op {
+            SendOp::Read(remote) => Some(remote),
+            ref op if is_atomic(op) => None,
+            _ => {
+                stream.req.flights.push_back(Flight::Sending { offset: 0 });
+                return Ok(Next::Again);
+            }
         };
         if stream.setup.ord == 0 {
             return Err(WcStatus::LocalQpOperation);
@@ -92,13 +108,14 @@ impl Qp {
             .lend_local::<Write>(pd, Lkey(key), addr, len)
             .map_err(|_| WcStatus::LocalProtection)?;
         let (sink_stag, is_announcement) = (Rkey(key), false);
+        let sink = Sink { stag: sink_stag, offset: addr, left: len, is_announcement, atomic: None };
         stream.req.flights.push_back(Flight::Reading);
-        stream.req.sinks.push_back(Sink {
-            stag: sink_stag,
-            offset: addr,
-            left: len,
-            is_announcement,
-        });
+        let Some(remote) = read else {
+            let request = atomic_request(&wr.op, stream.req.read_msn);
+            stream.req.sinks.push_back(Sink { atomic: Some(request.request_id), ..sink });
+            return Ok(Next::Atomic(stream.req.request(RdmaOp::ATOMIC_REQUEST), request));
+        };
+        stream.req.sinks.push_back(sink);
         let request = ReadRequest {
             sink_stag,
             sink_offset: addr,
@@ -122,8 +139,8 @@ impl Qp {
             return Next::Nothing;
         };
         let left = wr.data.len() - offset;
-        let header_len =
-            if matches!(wr.op, SendOp::Write(_)) { Tagged::LEN } else { Untagged::LEN };
+        let is_write = matches!(wr.op, SendOp::Write(_) | SendOp::WriteImm(..));
+        let header_len = if is_write { Tagged::LEN } else { Untagged::LEN };
         let len =
             left.min(stream.setup.max_ulpdu.saturating_sub(header_len).max(1) as u64) as usize;
         if check_gather(&hca.mrs, pd, &wr.data, offset, len).is_err() {
@@ -132,6 +149,23 @@ impl Qp {
         let is_last = len as u64 == left;
         let header = header_of(stream, wr, offset, is_last);
         Next::Segment { index, header, offset, len }
+    }
+
+    /// The immediate data of the WRITE at `index`, which has been sent: the number of the consumer
+    /// and the length of the WRITE.
+    fn tell(&mut self, index: usize) -> Next {
+        let (Some(stream), Some(wr)) = (&mut self.stream, self.common.sq.peek(index)) else {
+            return Next::Nothing;
+        };
+        let SendOp::WriteImm(_, imm) = wr.op else { return Next::Nothing };
+        let opcode = match wr.flags.contains(SendFlags::SOLICITED) {
+            true => RdmaOp::IMMEDIATE_SE,
+            false => RdmaOp::IMMEDIATE,
+        };
+        let header = untagged(opcode, QueueNumber::SEND, stream.req.send_msn);
+        stream.req.send_msn = stream.req.send_msn.wrapping_add(1);
+        let number = u64::from(imm.0) << 32 | wr.data.len();
+        Next::Tell(Header::Untagged(header), Immediate { data: number.to_be_bytes() })
     }
 
     /// A request cannot be executed: it completes with the reason, the others are flushed, and the
@@ -178,7 +212,8 @@ impl Qp {
             return;
         }
         let opcode = wr.op.wc_opcode();
-        let fetched = opcode == WcOpcode::Read && status == WcStatus::Success;
+        let is_fetch = opcode == WcOpcode::Read || is_atomic(&wr.op);
+        let fetched = is_fetch && status == WcStatus::Success;
         let byte_len = if fetched { wr.data.len() as u32 } else { 0 };
         let cqe = Cqe::new(wr.wr_id, self.common.qpn, opcode, status, now);
         hca.complete_send(self.common.init.send_cq, Cqe { byte_len, ..cqe });
@@ -198,6 +233,32 @@ impl Qp {
     }
 }
 
+/// Whether an operation is an atomic that fetches.
+const fn is_atomic(op: &SendOp) -> bool {
+    matches!(op, SendOp::CmpSwap { .. } | SendOp::FetchAdd { .. })
+}
+
+/// The request of an atomic, with a number of its own. No bit is masked.
+fn atomic_request(op: &SendOp, request_id: u32) -> AtomicRequest {
+    let (op, remote, add_swap, compare) = match *op {
+        SendOp::CmpSwap { remote, compare, swap } => (AtomicOp::CMP_SWAP, remote, swap, compare),
+        SendOp::FetchAdd { remote, add } => (AtomicOp::FETCH_ADD, remote, add, 0),
+        _ => (AtomicOp::FETCH_ADD, Remote::default(), 0, 0),
+    };
+    let is_swap = op == AtomicOp::CMP_SWAP;
+    let mask = if is_swap { u64::MAX } else { 0 };
+    AtomicRequest {
+        op,
+        request_id,
+        stag: remote.rkey,
+        offset: remote.addr,
+        add_swap,
+        add_swap_mask: mask,
+        compare,
+        compare_mask: mask,
+    }
+}
+
 /// Where the response to a READ goes: one element at most, because the request names one key.
 fn read_sink(wr: &SendWr) -> Result<(Lkey, u64), WcStatus> {
     let Data::Sges(sges) = &wr.data else { return Err(WcStatus::LocalQpOperation) };
@@ -210,7 +271,7 @@ fn read_sink(wr: &SendWr) -> Result<(Lkey, u64), WcStatus> {
 
 /// Header of the segment of a SEND or WRITE that begins at `offset` of its data.
 fn header_of(stream: &mut Stream, wr: &SendWr, offset: u64, is_last: bool) -> Header {
-    if let SendOp::Write(remote) = wr.op {
+    if let SendOp::Write(remote) | SendOp::WriteImm(remote, _) = wr.op {
         let control = Control::new(RdmaOp::WRITE, is_last);
         let offset = remote.addr.wrapping_add(offset);
         return Header::Tagged(Tagged { control, stag: remote.rkey, offset });

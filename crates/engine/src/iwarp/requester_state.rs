@@ -16,13 +16,15 @@ pub(super) enum Flight {
     Sending { offset: u64 },
     /// It is done when TCP has taken the stream up to here.
     Sent { end: u64 },
+    /// The WRITE has been sent; its immediate data follows.
+    Telling,
     /// Its response is awaited.
     Reading,
     /// Done.
     Done,
 }
 
-/// A READ under way: where its response goes.
+/// A READ or atomic under way: where its response goes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Sink {
     pub(super) stag: Rkey,
@@ -30,6 +32,8 @@ pub(super) struct Sink {
     pub(super) left: u32,
     /// The READ of the handshake, which belongs to no request.
     pub(super) is_announcement: bool,
+    /// The number of an atomic, which its response repeats.
+    pub(super) atomic: Option<u32>,
 }
 
 /// The sending machine of a queue pair.
@@ -42,6 +46,8 @@ pub(super) struct Requester {
     /// Numbers of the next SEND and READ request.
     pub(super) send_msn: u32,
     pub(super) read_msn: u32,
+    /// Number of the next response to an atomic.
+    pub(super) atomic_msn: u32,
     /// The message of the handshake has been sent, or there is none.
     pub(super) has_announced: bool,
 }
@@ -49,7 +55,7 @@ pub(super) struct Requester {
 impl Default for Requester {
     fn default() -> Self {
         let (flights, sinks) = (VecDeque::new(), VecDeque::new());
-        Self { flights, sinks, send_msn: 1, read_msn: 1, has_announced: false }
+        Self { flights, sinks, send_msn: 1, read_msn: 1, atomic_msn: 1, has_announced: false }
     }
 }
 
@@ -62,9 +68,19 @@ impl Requester {
         }
     }
 
+    /// The request whose immediate data is to be sent.
+    pub(super) fn telling(&self) -> Option<usize> {
+        matches!(self.flights.back(), Some(Flight::Telling)).then(|| self.flights.len() - 1)
+    }
+
     /// Header of a READ request, which takes its number.
     pub(super) fn read_request(&mut self) -> Header {
-        let header = untagged(RdmaOp::READ_REQUEST, QueueNumber::READ_REQUEST, self.read_msn);
+        self.request(RdmaOp::READ_REQUEST)
+    }
+
+    /// Header of the request of a READ or an atomic.
+    pub(super) fn request(&mut self, opcode: RdmaOp) -> Header {
+        let header = untagged(opcode, QueueNumber::READ_REQUEST, self.read_msn);
         self.read_msn = self.read_msn.wrapping_add(1);
         Header::Untagged(header)
     }

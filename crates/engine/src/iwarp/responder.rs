@@ -6,6 +6,7 @@
 
 use feroce_mem::{Access, Read, Write};
 use feroce_train::Instant;
+use feroce_wire::iwarp::atomic::{AtomicRequest, AtomicResponse, Immediate};
 use feroce_wire::iwarp::ddp::{Header, QueueNumber, Tagged, Untagged, VERSION};
 use feroce_wire::iwarp::fpdu::Piece;
 use feroce_wire::iwarp::rdmap::{RdmaOp, ReadRequest};
@@ -13,6 +14,7 @@ use feroce_wire::iwarp::terminate::{Cause, Terminate};
 use feroce_wire::{Lkey, Rkey};
 
 use super::buffers::scatter;
+use super::extensions::is_immediate;
 use super::failure::{self, Failure};
 use super::qp::{Phase, Qp, Stream};
 use super::responder_state::{Receive, Reply, Segment, Target};
@@ -78,7 +80,8 @@ impl Qp {
                 Ok(Target::Memory(header.stag, header.offset))
             }
             RdmaOp::READ_RESPONSE => {
-                let sink = stream.req.sinks.front().ok_or(Cause::OPERATION_OPCODE)?;
+                let sink = stream.req.sinks.front().filter(|sink| sink.atomic.is_none());
+                let sink = sink.ok_or(Cause::OPERATION_OPCODE)?;
                 if (header.stag, header.offset) != (sink.stag, sink.offset) && payload > 0 {
                     return Err(Cause::TAGGED_INVALID_STAG.into());
                 }
@@ -114,7 +117,7 @@ impl Qp {
     }
 
     /// Whether the queue pair lets the peer do so.
-    fn allows(&self, access: Access) -> bool {
+    pub(super) fn allows(&self, access: Access) -> bool {
         self.common.attr.access.is_none_or(|allowed| allowed.contains(access))
     }
 
@@ -132,12 +135,22 @@ impl Qp {
         if control.rdmap_version != VERSION {
             return Err(Cause::OPERATION_VERSION.into());
         }
+        let is_extended = hca.config.iwarp_extensions;
+        let opcode = control.opcode;
         let (expected, is_expected) = match queue {
-            QueueNumber::SEND => (stream.rsp.send_msn, control.opcode.is_send()),
-            QueueNumber::READ_REQUEST => {
-                (stream.rsp.read_msn, control.opcode == RdmaOp::READ_REQUEST)
+            QueueNumber::SEND => {
+                let is_immediate = is_extended && is_immediate(opcode);
+                (stream.rsp.send_msn, opcode.is_send() || is_immediate)
             }
-            QueueNumber::TERMINATE => (1, control.opcode == RdmaOp::TERMINATE),
+            QueueNumber::READ_REQUEST => {
+                let is_atomic = is_extended && opcode == RdmaOp::ATOMIC_REQUEST;
+                (stream.rsp.read_msn, opcode == RdmaOp::READ_REQUEST || is_atomic)
+            }
+            QueueNumber::TERMINATE => (1, opcode == RdmaOp::TERMINATE),
+            QueueNumber::ATOMIC_RESPONSE if is_extended => {
+                let is_awaited = stream.req.sinks.front().is_some_and(|s| s.atomic.is_some());
+                (stream.req.atomic_msn, is_awaited && opcode == RdmaOp::ATOMIC_RESPONSE)
+            }
             _ => return Err(Cause::UNTAGGED_QUEUE.into()),
         };
         if !is_expected {
@@ -146,15 +159,23 @@ impl Qp {
         if msn != expected {
             return Err(Cause::UNTAGGED_MSN.into());
         }
-        if queue == QueueNumber::SEND {
+        if queue == QueueNumber::SEND && opcode.is_send() {
             return self.begin_send(hca, mo, payload);
         }
         // These are one segment, and a READ request has one length.
         if mo != 0 || !control.last {
             return Err(Cause::UNTAGGED_MO.into());
         }
+        if queue == QueueNumber::SEND {
+            return self.begin_immediate(hca, payload);
+        }
+        if queue == QueueNumber::ATOMIC_RESPONSE && payload > AtomicResponse::LEN {
+            return Err(Cause::UNTAGGED_TOO_LONG.into());
+        }
         if queue == QueueNumber::READ_REQUEST {
-            if payload > ReadRequest::LEN {
+            let is_read = opcode == RdmaOp::READ_REQUEST;
+            let most = if is_read { ReadRequest::LEN } else { AtomicRequest::LEN };
+            if payload > most {
                 return Err(Cause::UNTAGGED_TOO_LONG.into());
             }
             let announced = Begin::Await(Some(ReadyToReceive::Read));
@@ -191,6 +212,22 @@ impl Qp {
             return Err(Cause::UNTAGGED_TOO_LONG.into());
         }
         Ok(Target::Receive)
+    }
+
+    /// Immediate data begins: it takes a receive, and leaves its memory alone.
+    fn begin_immediate(&mut self, hca: &mut Shared, payload: usize) -> Result<Target, Failure> {
+        if self.stream.as_ref().is_some_and(|stream| stream.rsp.receive.is_some()) {
+            // A SEND has not arrived whole.
+            return Err(Cause::UNTAGGED_MO.into());
+        }
+        if payload > Immediate::LEN {
+            return Err(Cause::UNTAGGED_TOO_LONG.into());
+        }
+        let receive = self.take_receive(hca).ok_or(Cause::UNTAGGED_NO_BUFFER)?;
+        if let Some(stream) = &mut self.stream {
+            stream.rsp.receive = Some(receive);
+        }
+        Ok(Target::Collected)
     }
 
     /// Whether the SEND that begins only says that the peer is ready to receive.
@@ -279,6 +316,16 @@ impl Qp {
             (Target::Collected, _) if control.opcode == RdmaOp::READ_REQUEST => {
                 self.execute_read(hca)
             }
+            (Target::Collected, _) if control.opcode == RdmaOp::ATOMIC_REQUEST => {
+                self.execute_atomic(hca)
+            }
+            (Target::Collected, _) if control.opcode == RdmaOp::ATOMIC_RESPONSE => {
+                self.finish_atomic(hca, now)
+            }
+            (Target::Collected, _) if is_immediate(control.opcode) => {
+                stream.rsp.send_msn = stream.rsp.send_msn.wrapping_add(1);
+                self.finish_immediate(hca, now, control.opcode)
+            }
             (Target::Collected, _) if control.opcode == RdmaOp::TERMINATE => {
                 let collected = &stream.rsp.collected[..stream.rsp.collected_len];
                 let cause = match Terminate::parse(collected) {
@@ -337,7 +384,7 @@ impl Qp {
         self.check_read(hca, &request)?;
         if let Some(stream) = &mut self.stream {
             stream.rsp.read_msn = stream.rsp.read_msn.wrapping_add(1);
-            stream.rsp.replies.push_back(Reply { request, done: 0 });
+            stream.rsp.replies.push_back(Reply::Read { request, done: 0 });
         }
         hca.kicked.push(self.common.slot);
         Ok(())

@@ -4,6 +4,7 @@ use alloc::collections::VecDeque;
 
 use feroce_mem::PdId;
 use feroce_wire::Rkey;
+use feroce_wire::iwarp::atomic::AtomicResponse;
 use feroce_wire::iwarp::ddp::Header;
 use feroce_wire::iwarp::rdmap::ReadRequest;
 use feroce_wire::iwarp::terminate::Terminate;
@@ -20,12 +21,20 @@ pub(super) struct Receive {
     pub(super) filled: u64,
 }
 
-/// A READ of the peer that is being answered.
+/// A request of the peer that is being answered.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Reply {
-    pub(super) request: ReadRequest,
-    /// Bytes answered.
-    pub(super) done: u32,
+pub(super) enum Reply {
+    /// A READ, and the bytes of it that have been answered.
+    Read { request: ReadRequest, done: u32 },
+    /// An atomic, which has been executed.
+    Atomic(AtomicResponse),
+}
+
+impl Reply {
+    /// Whether a part of it has been sent.
+    pub(super) const fn is_begun(&self) -> bool {
+        matches!(self, Self::Read { done, .. } if *done > 0)
+    }
 }
 
 /// Where the payload of the segment that is arriving goes.
@@ -37,7 +46,8 @@ pub(super) enum Target {
     Memory(Rkey, u64),
     /// Where the oldest READ wants it.
     Sink(Rkey, u64),
-    /// The buffer of this struct: READ requests and TERMINATEs.
+    /// The buffer of this struct: requests of READs and atomics, responses to atomics, immediate
+    /// data and TERMINATEs.
     Collected,
 }
 
@@ -55,11 +65,13 @@ pub(super) struct Responder {
     /// The last that began; errors are about it.
     pub(super) segment: Option<Segment>,
     pub(super) receive: Option<Receive>,
-    /// READs to be answered, oldest first.
+    /// READs and atomics to be answered, oldest first.
     pub(super) replies: VecDeque<Reply>,
     /// Numbers of the next SEND and READ request.
     pub(super) send_msn: u32,
     pub(super) read_msn: u32,
+    /// Number of the next response to an atomic.
+    pub(super) atomic_msn: u32,
     pub(super) collected: [u8; Terminate::MAX_LEN],
     pub(super) collected_len: usize,
 }
@@ -72,6 +84,7 @@ impl Default for Responder {
             replies: VecDeque::new(),
             send_msn: 1,
             read_msn: 1,
+            atomic_msn: 1,
             collected: [0; Terminate::MAX_LEN],
             collected_len: 0,
         }

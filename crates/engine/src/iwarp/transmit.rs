@@ -5,6 +5,7 @@ use alloc::vec::Vec;
 use feroce_mem::Read;
 use feroce_train::Instant;
 use feroce_wire::Rkey;
+use feroce_wire::iwarp::atomic::{AtomicRequest, AtomicResponse, Immediate};
 use feroce_wire::iwarp::ddp::{Control, Header, QueueNumber, Tagged};
 use feroce_wire::iwarp::rdmap::{RdmaOp, ReadRequest};
 use feroce_wire::iwarp::terminate::Terminate;
@@ -16,6 +17,7 @@ use super::requester_state::{Flight, Sink, untagged};
 use super::responder_state::Reply;
 use super::setup::{Begin, ReadyToReceive};
 use crate::hca::shared::Shared;
+use crate::hca::wr::SendOp;
 
 impl Qp {
     /// Appends segments to `out` until it has `room` bytes or more, or there are none. True: the
@@ -46,6 +48,7 @@ impl Qp {
         match stream.phase {
             Phase::Open => {
                 stream.req.sending().is_some()
+                    || stream.req.telling().is_some()
                     || !stream.rsp.replies.is_empty()
                     || self.common.sq.peek(stream.req.flights.len()).is_some()
             }
@@ -62,8 +65,8 @@ impl Qp {
     fn transmit(&mut self, hca: &mut Shared, now: Instant, out: &mut Vec<u8>) -> bool {
         let Some(stream) = &self.stream else { return false };
         let has_reply = !stream.rsp.replies.is_empty();
-        let in_reply = stream.rsp.replies.front().is_some_and(|reply| reply.done > 0);
-        let in_request = stream.req.sending().is_some();
+        let in_reply = stream.rsp.replies.front().is_some_and(Reply::is_begun);
+        let in_request = stream.req.sending().is_some() || stream.req.telling().is_some();
         if has_reply && !in_request && (in_reply || !stream.replied) {
             return self.send_reply(hca, now, out);
         }
@@ -89,8 +92,24 @@ impl Qp {
                 emit_bytes(stream, &header, &bytes, out);
                 hca.counters.sent_pkts += 1;
             }
+            Next::Atomic(header, request) => {
+                let mut bytes = [0; AtomicRequest::LEN];
+                request.emit(&mut bytes);
+                emit_bytes(stream, &header, &bytes, out);
+                hca.counters.sent_pkts += 1;
+            }
+            Next::Tell(header, immediate) => {
+                let mut bytes = [0; Immediate::LEN];
+                immediate.emit(&mut bytes);
+                emit_bytes(stream, &header, &bytes, out);
+                hca.counters.sent_pkts += 1;
+                if let Some(flight) = stream.req.flights.back_mut() {
+                    *flight = Flight::Sent { end: stream.given };
+                }
+            }
             Next::Segment { index, header, offset, len } => {
                 let Some(wr) = self.common.sq.peek(index) else { return false };
+                let tells = matches!(wr.op, SendOp::WriteImm(..));
                 emit(stream, &header, len, out, |at, out| {
                     gather(&hca.mrs, pd, &wr.data, offset + at as u64, out);
                 });
@@ -98,6 +117,7 @@ impl Qp {
                 let offset = offset + len as u64;
                 if let Some(flight) = stream.req.flights.back_mut() {
                     *flight = match header.control().last {
+                        true if tells => Flight::Telling,
                         true => Flight::Sent { end: stream.given },
                         false => Flight::Sending { offset },
                     };
@@ -112,7 +132,11 @@ impl Qp {
     fn send_reply(&mut self, hca: &mut Shared, now: Instant, out: &mut Vec<u8>) -> bool {
         let (pd, qpn) = (self.common.init.pd, self.common.qpn);
         let front = self.stream.as_ref().and_then(|stream| stream.rsp.replies.front().copied());
-        let Some(Reply { request, done }) = front else { return false };
+        let (request, done) = match front {
+            Some(Reply::Read { request, done }) => (request, done),
+            Some(Reply::Atomic(response)) => return self.send_atomic_response(hca, response, out),
+            None => return false,
+        };
         // The key may have ended since the request arrived.
         if let Err(failure) = self.check_read(hca, &request) {
             let message = Terminate { request: failure.request, ..Terminate::new(failure.cause) };
@@ -139,9 +163,29 @@ impl Qp {
         if is_last {
             stream.rsp.replies.pop_front();
             stream.replied = true;
-        } else if let Some(reply) = stream.rsp.replies.front_mut() {
-            reply.done += len;
+        } else if let Some(Reply::Read { done, .. }) = stream.rsp.replies.front_mut() {
+            *done += len;
         }
+        true
+    }
+
+    /// Sends the response to an atomic, which has been executed.
+    fn send_atomic_response(
+        &mut self,
+        hca: &mut Shared,
+        response: AtomicResponse,
+        out: &mut Vec<u8>,
+    ) -> bool {
+        let Some(stream) = &mut self.stream else { return false };
+        let (opcode, queue) = (RdmaOp::ATOMIC_RESPONSE, QueueNumber::ATOMIC_RESPONSE);
+        let header = untagged(opcode, queue, stream.rsp.atomic_msn);
+        stream.rsp.atomic_msn = stream.rsp.atomic_msn.wrapping_add(1);
+        let mut bytes = [0; AtomicResponse::LEN];
+        response.emit(&mut bytes);
+        emit_bytes(stream, &Header::Untagged(header), &bytes, out);
+        stream.rsp.replies.pop_front();
+        stream.replied = true;
+        hca.counters.sent_pkts += 1;
         true
     }
 
@@ -163,7 +207,7 @@ impl Qp {
         if has_sent || stream.setup.begin != Begin::Announce(ReadyToReceive::Write) {
             return false;
         }
-        if stream.req.sending().is_none() {
+        if stream.req.sending().is_none() && stream.req.telling().is_none() {
             stream.req.has_announced = false;
             hca.kicked.push(self.common.slot);
         }
@@ -192,7 +236,9 @@ impl Qp {
             }
             ReadyToReceive::Read => {
                 let (stag, is_announcement) = (Rkey(0), true);
-                stream.req.sinks.push_back(Sink { stag, offset: 0, left: 0, is_announcement });
+                let (offset, left, atomic) = (0, 0, None);
+                let sink = Sink { stag, offset, left, is_announcement, atomic };
+                stream.req.sinks.push_back(sink);
                 let header = stream.req.read_request();
                 emit_bytes(stream, &header, &[0; ReadRequest::LEN], out);
             }

@@ -5,6 +5,7 @@ use std::fmt::Debug;
 
 use feroce_engine::Engine;
 use feroce_engine::iwarp::StreamEvent;
+use feroce_link::LinkCounters;
 use feroce_train::{GidEntry, Instant};
 use feroce_wire::Qpn;
 
@@ -45,6 +46,11 @@ pub(crate) trait Agent: Any + Debug + Send {
 
     /// The stream of a queue pair has ended.
     fn on_stream_end(&mut self, _now: Instant, _event: StreamEvent) {}
+
+    /// What it has counted.
+    fn counters(&self) -> LinkCounters {
+        LinkCounters::new()
+    }
 
     /// What is to be done with streams.
     fn take_stream_orders(&mut self) -> Vec<StreamOrder> {

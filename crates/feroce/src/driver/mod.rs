@@ -266,7 +266,7 @@ impl Driver {
     pub(crate) fn link_counters(&self) -> LinkCounters {
         let link = self.link();
         let mut counters = link.counters();
-        counters.extend(link.streams.iter().flat_map(|streams| streams.counters()));
+        counters.extend(link.streams.iter().flat_map(|streams| streams.counters(&self.state())));
         let wakes = link.unlock();
         self.answer_bell();
         drop(wakes);

@@ -13,6 +13,7 @@ use feroce_link::tcp::{
 use feroce_train::Instant;
 use feroce_wire::Qpn;
 
+use super::State;
 use super::stream_order::StreamOrder;
 
 /// The streams of a device.
@@ -73,8 +74,11 @@ impl Streams {
         Ok(stream)
     }
 
-    pub(super) fn counters(&self) -> feroce_link::LinkCounters {
+    /// What happened to streams so far, in TCP and above it.
+    pub(super) fn counters(&self, state: &State) -> feroce_link::LinkCounters {
         let mut counters = self.tcp.counters();
+        counters.extend(state.engine.stream_counters().iter());
+        counters.extend(state.agent.iter().flat_map(|agent| agent.counters()));
         counters.extend(self.records.counters());
         counters.extend(self.faults.iter().flat_map(StreamFaults::counters));
         counters

@@ -57,7 +57,10 @@ pub(crate) fn device_attr(device: &Device, config: &Config) -> DeviceAttr {
         // Atomics are processor instructions, so the adapter could promise atomicity with all
         // accesses. It promises less, because that is what programs are tested with on other
         // software adapters.
-        atomic_cap: if is_iwarp { AtomicCap::None } else { AtomicCap::Hca },
+        atomic_cap: match is_iwarp && !config.iwarp_extensions {
+            true => AtomicCap::None,
+            false => AtomicCap::Hca,
+        },
         max_mw: limits.max_mr,
         max_total_mcast_qp_attach: limits.max_mcast_grp.saturating_mul(limits.max_mcast_qp_attach),
         max_srq_sge: limits.max_sge,

@@ -11,6 +11,7 @@
 
 mod calls;
 mod conn;
+mod counters;
 
 pub(super) use calls::is_iwarp;
 
@@ -25,6 +26,7 @@ use feroce_engine::iwarp::{
     StreamSetup,
 };
 use feroce_engine::{Engine, ModifyQpError, QpAttr, QpState};
+use feroce_link::LinkCounters;
 use feroce_link::tcp::{Deadlines, StreamId, TcpEvent, TcpListenId};
 use feroce_mem::Access;
 use feroce_train::{GidEntry, Instant};
@@ -39,6 +41,7 @@ use crate::cm::next_number;
 use crate::driver::{Agent, State, StreamInput, StreamOrder, Wakes};
 use crate::watch::ConnectionSnapshot;
 use conn::{Asking, Conn, HalfOpen, Listening, Phase};
+use counters::Counters;
 
 /// How long a peer may take to send its request after it has connected, as in Linux.
 const REQUEST_NS: u64 = 5_000_000_000;
@@ -76,6 +79,7 @@ pub(super) struct IwarpService {
     due: Deadlines<StreamId>,
     listeners: BTreeMap<TcpListenId, Listening>,
     orders: Vec<StreamOrder>,
+    counters: Counters,
     /// The device has lost its addresses, and its ids were told.
     is_gone: bool,
     wakes: Arc<Wakes>,
@@ -85,8 +89,10 @@ impl Agent for IwarpService {
     fn drive(&mut self, engine: &mut Engine, now: Instant) -> bool {
         while let Some(stream) = self.due.pop(now) {
             if self.half_open.remove(&stream).is_some() {
+                self.counters.late += 1;
                 self.orders.push(StreamOrder::Finish(stream));
             } else if !self.remind(engine, now, stream) {
+                self.counters.late += 1;
                 self.fail(engine, now, stream, EventKind::Unreachable, -libc::ETIMEDOUT);
             }
         }
@@ -153,6 +159,10 @@ impl Agent for IwarpService {
         self.tell(Queued::new(EventKind::Disconnected, &conn.id, status));
     }
 
+    fn counters(&self) -> LinkCounters {
+        self.counters.list()
+    }
+
     fn take_stream_orders(&mut self) -> Vec<StreamOrder> {
         std::mem::take(&mut self.orders)
     }
@@ -174,6 +184,7 @@ impl IwarpService {
             due: Deadlines::default(),
             listeners: BTreeMap::new(),
             orders: Vec::new(),
+            counters: Counters::default(),
             is_gone: false,
             wakes,
         }
@@ -218,6 +229,7 @@ impl IwarpService {
         if self.half_open.len() >= MAX_HALF_OPEN
             && let Some((oldest, _)) = self.half_open.pop_first()
         {
+            self.counters.crowded_out += 1;
             self.due.remove(oldest);
             self.orders.push(StreamOrder::Finish(oldest));
         }
@@ -277,7 +289,11 @@ impl IwarpService {
                 Ok(None) => {}
                 // An initiator waits for the reply before it sends anything else.
                 Ok(Some(request)) if bytes.is_empty() => self.on_request(stream, request),
-                Ok(Some(_)) | Err(_) => {
+                refused => {
+                    match refused {
+                        Err(error) => self.counters.refuse(&error),
+                        Ok(_) => self.counters.early_data += 1,
+                    }
                     self.take_half_open(stream);
                     self.orders.push(StreamOrder::Finish(stream));
                 }
@@ -301,6 +317,7 @@ impl IwarpService {
                 });
             }
             Err(e) => {
+                self.counters.refuse(&e);
                 self.wakes.warn(format_args!("iWARP connection: {e}"));
                 self.fail(engine, now, stream, EventKind::ConnectError, -libc::EINVAL);
             }
@@ -484,7 +501,8 @@ fn attach(
     qpn: Qpn,
     setup: &StreamSetup,
 ) -> Result<(), ModifyQpError> {
-    let access = Access::REMOTE_WRITE | Access::REMOTE_READ;
+    // Atomics are refused before rights are looked at, unless the extensions are configured.
+    let access = Access::REMOTE_WRITE | Access::REMOTE_READ | Access::REMOTE_ATOMIC;
     engine.modify_qp(now, qpn, &QpAttr::init(access))?;
     engine.attach_stream(now, qpn, setup)
 }
