@@ -114,6 +114,8 @@ fn masks_are_heeded() {
     for (op, masks, before, after) in [
         (AtomicOp::FETCH_ADD, (0x8000_8000, 0), 0x1234_ffff_u64, 0x1235_0000_u64),
         (AtomicOp::FETCH_ADD, (0, 0), 0x1234_ffff, 0x1236_0000),
+        // Reserved bits mean nothing.
+        (AtomicOp(0x70), (0, 0), 0x1234_ffff, 0x1236_0000),
         (AtomicOp::CMP_SWAP, (0xff, 0xff), 0xab34, 0xab01),
         (AtomicOp::CMP_SWAP, (0xff, 0xffff), 0xab34, 0xab34),
     ] {

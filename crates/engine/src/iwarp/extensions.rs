@@ -98,7 +98,7 @@ impl Qp {
 /// Executes an atomic, and returns what was in memory before. None: there is no such operation.
 fn execute(grant: &Grant<Atomic>, request: &AtomicRequest) -> Option<u64> {
     let AtomicRequest { add_swap, add_swap_mask, compare, compare_mask, .. } = *request;
-    match request.op {
+    match request.op.code() {
         AtomicOp::FETCH_ADD if add_swap_mask == 0 => Some(grant.fetch_add(add_swap)),
         AtomicOp::CMP_SWAP if add_swap_mask == u64::MAX && compare_mask == u64::MAX => {
             Some(grant.compare_swap(compare, add_swap))

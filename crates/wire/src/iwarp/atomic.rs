@@ -33,6 +33,12 @@ impl AtomicOp {
     pub const FETCH_ADD: Self = Self(0);
     /// Compare and swap.
     pub const CMP_SWAP: Self = Self(2);
+
+    /// The operation without the reserved bits, which a receiver ignores (RFC 7306 5.2.1).
+    #[must_use]
+    pub const fn code(self) -> Self {
+        Self(self.0 & 0xf)
+    }
 }
 
 /// The payload of an atomic request.
