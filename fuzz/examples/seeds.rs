@@ -9,11 +9,43 @@ use std::io;
 use std::path::Path;
 
 use feroce_fuzz::packet_as_raw_input;
+use feroce_umad::{Answer, Attached, Registration, Request, pieces};
 use feroce_wire::mad::{Attribute, Class, MAD_LEN, MadHeader, Method, Smp};
-use feroce_wire::{Bth, Deth, FlowControl, Frame, IbFrame};
+use feroce_wire::{Bth, Deth, FlowControl, Frame, Gid, IbFrame};
 
 /// Where the management datagram begins in a packet that carries one.
 const BEFORE_MAD: usize = Bth::LEN + Deth::LEN;
+
+/// Requests of programs to a fabric, and answers.
+fn umad(corpus: &Path) -> io::Result<()> {
+    let host = || "Host1".to_owned();
+    let group = Gid([0xff; 16]);
+    let requests = [
+        Request::Describe { host: host() },
+        Request::Open { host: host(), port: 1 },
+        Request::Register {
+            file: 1,
+            registration: Registration { class: 3, ..Default::default() },
+        },
+        Request::Unregister { file: 1, agent: 2 },
+        Request::Attach { host: host(), port: 1 },
+        Request::Watch { host: host() },
+        Request::Claim { host: host(), port: 1, slot: 2, service: 0x0106_1c06 },
+        Request::Resolve { address: [127, 77, 0, 1].into() },
+        Request::Join { host: host(), port: 1, group, join_state: 1 },
+    ];
+    for (i, request) in requests.iter().enumerate() {
+        put(corpus, "umad_messages", &format!("seed-request-{i}"), &request.emit())?;
+    }
+    let attached = Attached { slot: 1, rate_bps: 10, credit: 5, train: 6 };
+    let answers =
+        [Answer::Done(1), Answer::Refused(19), Answer::Attached(attached), Answer::Port(group)];
+    for (i, answer) in answers.iter().enumerate() {
+        put(corpus, "umad_messages", &format!("seed-answer-{i}"), &answer.emit())?;
+    }
+    let whole: Vec<u8> = pieces(&[7; 100]).flatten().collect();
+    put(corpus, "umad_messages", "seed-pieces", &whole)
+}
 
 fn main() -> io::Result<()> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
@@ -52,6 +84,7 @@ fn main() -> io::Result<()> {
     }
     infiniband(root, &corpus)?;
     subnet(root, &corpus)?;
+    umad(&corpus)?;
     sequence.truncate(8000);
     put(&corpus, "engine_raw", "seed-all", &sequence)?;
     let mut segments: BTreeMap<(u8, u8, usize), Vec<u8>> = BTreeMap::new();

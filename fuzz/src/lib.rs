@@ -16,6 +16,7 @@ mod raw;
 mod stream;
 mod structured;
 mod subnet;
+mod umad;
 
 pub use manager::cm_manager;
 pub use mem_table::mem_table;
@@ -24,6 +25,7 @@ pub use raw::{engine_raw, packet_as_raw_input};
 pub use stream::engine_iwarp;
 pub use structured::engine_structured;
 pub use subnet::{subnet_agents, subnet_net};
+pub use umad::umad_messages;
 
 /// A target: its name, which is that of its corpus, and its body.
 pub type Target = (&'static str, fn(&[u8]));
@@ -46,6 +48,7 @@ pub const TARGETS: &[Target] = &[
     ("cm_manager", cm_manager),
     ("subnet_net", subnet_net),
     ("subnet_agents", subnet_agents),
+    ("umad_messages", umad_messages),
 ];
 
 /// Every header on its own.

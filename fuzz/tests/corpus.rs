@@ -95,6 +95,11 @@ fn subnet_net() {
 }
 
 #[test]
+fn umad_messages() {
+    replay("umad_messages");
+}
+
+#[test]
 fn subnet_agents() {
     replay("subnet_agents");
 }

@@ -3,6 +3,7 @@
 //! What opensm writes is compared with what it wrote on ibsim (`crates/subnet/examples/opensm`),
 //! what the diagnostics print with what they printed on another implementation of a fabric.
 
+mod captures;
 mod connections;
 mod fabric;
 mod library;

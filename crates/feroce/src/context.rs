@@ -233,10 +233,6 @@ impl Context {
         let mut config = engine_config(settings);
         let absent = if config.transport == TransportKind::Iwarp {
             Some("iWARP needs TCP, and an InfiniBand fabric has none: set `transport` to `roce`")
-        } else if settings.pcap.is_some() {
-            Some(
-                "captures of InfiniBand packets do not exist yet: leave `pcap` out, or use `trace`",
-            )
         } else {
             None
         };

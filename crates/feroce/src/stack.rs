@@ -16,6 +16,7 @@ use feroce_link::{
     TraceFile, UdpConfig, UdpLink, Verified,
 };
 use feroce_local::{HostCarrier, HostLink, Lease, Registry};
+use feroce_train::Framing;
 use feroce_wire::iwarp::fpdu::MAX_ULPDU;
 
 use crate::driver::{Clock, Streams};
@@ -131,7 +132,11 @@ pub(crate) fn build(
 ) -> Result<Box<dyn HostCarrier>, Error> {
     let mut link = carrier;
     if let Some(file) = &settings.pcap {
-        let config = pcap_config(clock, device, log);
+        let framing = match settings.subnet {
+            Some(_) => Framing::InfiniBand,
+            None => Framing::RoceV2,
+        };
+        let config = PcapConfig { framing, ..pcap_config(clock, device, log) };
         link = Box::new(Pcap::create(link, named(file, device), config)?);
     }
     if let Some(file) = &settings.trace {

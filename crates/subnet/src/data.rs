@@ -11,6 +11,7 @@ use feroce_wire::{Lid, Pkey, Pmtu};
 use crate::packet::PortRef;
 use crate::subnet::Subnet;
 use crate::switch::Forward;
+use crate::tap::Way;
 use crate::travel::{MAX_HOPS, MAX_UNDER_WAY};
 
 /// Bytes of a packet beside its payload, at most, from the local route header to the ICRC.
@@ -135,6 +136,7 @@ impl Subnet {
             return None;
         }
         port.counters.sent(packets, run.words, run.dlid.is_multicast());
+        self.watched.data(at, Way::Sent);
         Some(peer)
     }
 
@@ -146,16 +148,18 @@ impl Subnet {
         };
         let packets = u64::from(run.packets);
         port.counters.received(packets, run.words, run.dlid.is_multicast());
-        if is_switch && port.info.partition_enforcement_inbound && !port.admits(run.pkey) {
+        let enforces = is_switch && port.info.partition_enforcement_inbound;
+        let is_admitted = !enforces || port.admits(run.pkey);
+        if !is_admitted {
             port.counters.rcv_constraint_errors += packets;
-            return false;
         }
         let is_wrong = !is_switch && !run.dlid.is_multicast() && !port.has_lid(run.dlid);
         if is_wrong {
             // An adapter does not forward.
             port.counters.rcv_errors += packets;
         }
-        !is_wrong
+        self.watched.data(at, Way::Received);
+        is_admitted && !is_wrong
     }
 }
 

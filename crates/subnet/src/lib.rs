@@ -37,6 +37,7 @@ mod programs;
 mod sma;
 mod subnet;
 mod switch;
+mod tap;
 mod trap;
 mod travel;
 
@@ -49,3 +50,4 @@ pub use port::{Change, Port};
 pub use programs::{FileId, MadAddress, Programs, RegisterError, Registration, SendError, UserMad};
 pub use subnet::{Output, Subnet};
 pub use switch::{Discard, Forward, Switch};
+pub use tap::{Seen, Way};

@@ -12,6 +12,7 @@ use crate::notify::KIND_MANAGEMENT;
 use crate::packet::{MadPacket, PortRef};
 use crate::port::{Change, Port, width_code};
 use crate::sma::Effect;
+use crate::tap::{Seen, Watched, Way};
 
 /// What [`Subnet::poll_output`] reports.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -44,6 +45,8 @@ pub struct Subnet {
     pub(crate) touched: Vec<usize>,
     /// When a node must be looked at, by node.
     deadlines: BTreeMap<usize, Instant>,
+    /// What captures want to see.
+    pub(crate) watched: Watched,
 }
 
 impl Subnet {
@@ -68,7 +71,27 @@ impl Subnet {
             outputs: VecDeque::new(),
             touched: Vec::new(),
             deadlines: BTreeMap::new(),
+            watched: Watched::default(),
         }
+    }
+
+    /// Begins or ends to copy what passes a port.
+    pub fn watch(&mut self, at: PortRef, is_watched: bool) {
+        match is_watched {
+            true => self.watched.ports.insert(at),
+            false => self.watched.ports.remove(&at),
+        };
+    }
+
+    /// The next management datagram that has passed a port that is watched.
+    pub fn poll_seen(&mut self) -> Option<Seen> {
+        self.watched.seen.pop_front()
+    }
+
+    /// The ports that are watched and that packets of data have passed since the last call, in the
+    /// order in which they did.
+    pub fn take_passed(&mut self) -> Vec<(PortRef, Way)> {
+        core::mem::take(&mut self.watched.data)
     }
 
     /// The nodes, in the order of the file.

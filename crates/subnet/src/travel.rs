@@ -8,6 +8,7 @@ use crate::directed::{Hop, take_hop};
 use crate::packet::{MadPacket, PortRef};
 use crate::subnet::{Arrival, Subnet};
 use crate::switch::Forward;
+use crate::tap::Way;
 
 /// Hops after which a packet is dropped, as its lifetime would be over: tables can lead in circles.
 pub(crate) const MAX_HOPS: u32 = 128;
@@ -109,6 +110,7 @@ impl Subnet {
             return;
         }
         port.counters.sent(1, packet.words(), packet.dlid.is_multicast());
+        self.watched.management(at, Way::Sent, &packet);
         self.arrivals.push_back(Arrival { at: peer, packet, hops: hops + 1 });
     }
 
@@ -124,8 +126,12 @@ impl Subnet {
         }
         port.counters.received(1, packet.words(), packet.dlid.is_multicast());
         let enforces = is_switch && port.info.partition_enforcement_inbound && !is_management;
-        if enforces && !port.admits(packet.pkey) {
+        let is_admitted = !enforces || port.admits(packet.pkey);
+        if !is_admitted {
             port.counters.rcv_constraint_errors += 1;
+        }
+        self.watched.management(at, Way::Received, &packet);
+        if !is_admitted {
             return;
         }
         let is_directed = is_management && packet.mad[1] == Class::SUBNET_DIRECTED.0;

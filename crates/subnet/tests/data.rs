@@ -1,6 +1,6 @@
 //! Packets of data on their way through switches.
 
-use feroce_subnet::{Counters, DataRun, PortRef};
+use feroce_subnet::{Counters, DataRun, PortRef, Way};
 use feroce_wire::mad::{Attribute, Method, PortInfo};
 use feroce_wire::{Lid, Pkey};
 
@@ -124,4 +124,22 @@ fn switches_enforce_partitions_and_lanes() {
     assert_eq!(bench.subnet.carry(bench.host1, &level), []);
     assert_eq!(counters(&bench, "Leaf1", 8).xmit_discards, 3);
     assert_eq!(bench.subnet.carry(bench.host1, &run(8)), [host4]);
+}
+
+#[test]
+fn what_passes_a_watched_port_is_copied() {
+    let mut bench = Bench::up();
+    let [inner, outer] = [bench.port("Leaf1", 8), bench.port("Leaf1", 1)];
+    bench.subnet.watch(inner, true);
+    bench.subnet.watch(outer, true);
+    while bench.subnet.poll_seen().is_some() {}
+    bench.subnet.carry(bench.host1, &run(8));
+    let passed = [(outer, Way::Received), (inner, Way::Sent)];
+    assert_eq!(bench.subnet.take_passed(), passed);
+    bench.subnet.watch(outer, false);
+    bench.subnet.carry(bench.host1, &run(8));
+    assert_eq!(bench.subnet.take_passed(), [(inner, Way::Sent)]);
+    bench.subnet.watch(inner, false);
+    bench.subnet.carry(bench.host1, &run(8));
+    assert!(bench.subnet.take_passed().is_empty());
 }

@@ -191,7 +191,7 @@ impl Id {
     pub(crate) fn show_path(&self) {
         let Some(adapter) = self.id.context() else { return };
         let zeroed = ibv_sa_path_rec::zeroed();
-        let record = ibv_sa_path_rec {
+        let on_ethernet = ibv_sa_path_rec {
             dgid: gid_of(self.id.peer_addr()),
             sgid: gid_of(self.id.local_addr()),
             hop_limit: u8::MAX,
@@ -205,6 +205,34 @@ impl Id {
             packet_life_time: PACKET_LIFETIME,
             ..zeroed
         };
+        let record = self.id.path().map_or(on_ethernet, |path| ibv_sa_path_rec {
+            dgid: devices::gid(path.dgid),
+            sgid: devices::gid(path.sgid),
+            dlid: path.dlid.0.to_be(),
+            slid: path.slid.0.to_be(),
+            flow_label: path.flow_label.to_be(),
+            hop_limit: path.hop_limit,
+            traffic_class: path.traffic_class,
+            reversible: c_int::from(path.reversible),
+            numb_path: path.number_of_paths,
+            pkey: path.pkey.0.to_be(),
+            sl: path.sl,
+            mtu_selector: path.mtu_selector,
+            mtu: path.mtu,
+            rate_selector: path.rate_selector,
+            rate: path.rate,
+            packet_life_time_selector: path.life_time_selector,
+            packet_life_time: path.life_time,
+            preference: path.preference,
+            ..zeroed
+        });
+        if let Some(path) = self.id.path() {
+            let (sgid, dgid) = (devices::gid(path.sgid), devices::gid(path.dgid));
+            let ibaddr = rdma_ib_addr { sgid, dgid, pkey: path.pkey.0.to_be() };
+            // SAFETY: the public part belongs to a live object. This library sets `addr` through
+            // the raw pointer, without a reference to the public part.
+            unsafe { (*self.public()).route.addr.addr = rdma_addr__addr { ibaddr } };
+        }
         let place = self.path.get();
         // SAFETY: the record is a field of this live id, and no reference to it is ever made.
         unsafe { place.write(record) };

@@ -9,7 +9,7 @@ use super::verbs::{children, has, program, said, signal};
 use crate::common;
 
 /// Port spaces, as the upper half of service numbers.
-const TCP: u64 = 0x0106 << 16;
+pub(crate) const TCP: u64 = 0x0106 << 16;
 const UDP: u64 = 0x0111 << 16;
 
 /// Whether the programs of librdmacm and opensm are there.
@@ -18,7 +18,7 @@ fn has_all() -> bool {
 }
 
 /// Starts a server, and waits until it listens for a service.
-fn serve(fabric: &Fabric, host: &str, words: &str, service: u64) -> Child {
+pub(crate) fn serve(fabric: &Fabric, host: &str, words: &str, service: u64) -> Child {
     let server = program(fabric, host, words).spawn().expect("it starts");
     wait_until(|| fabric.is_listened_for(host, service));
     server

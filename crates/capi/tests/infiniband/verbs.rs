@@ -9,7 +9,7 @@ use super::fabric::{Fabric, installed, wait_until};
 use crate::common;
 
 /// Whether a TCP port is listened on.
-fn is_listened_on(port: u16) -> bool {
+pub(crate) fn is_listened_on(port: u16) -> bool {
     let local = format!(":{port:04X} ");
     ["tcp", "tcp6"].iter().any(|family| {
         let table = fs::read_to_string(format!("/proc/net/{family}")).unwrap_or_default();

@@ -5,12 +5,12 @@ mod findings;
 mod stream;
 
 use std::collections::HashMap;
-use std::net::IpAddr;
 
 use feroce::wire::{Op, Packet, Service, Syndrome};
 use feroce::{Psn, Qpn};
 use serde_json::Value;
 
+use super::dissect::Port;
 use stream::Stream;
 
 /// Most streams that are told apart. The packets of further ones are counted only.
@@ -23,8 +23,8 @@ pub(super) struct Fact {
     pub(super) number: u64,
     /// Nanoseconds since the first record.
     pub(super) time_ns: Option<u64>,
-    pub(super) from: IpAddr,
-    pub(super) to: IpAddr,
+    pub(super) from: Port,
+    pub(super) to: Port,
     /// Queue pair that it goes to.
     pub(super) qp: Qpn,
     pub(super) psn: Psn,
@@ -42,7 +42,7 @@ impl Fact {
     /// `None` for opcodes without a meaning.
     pub(super) fn new(
         packet: &Packet<'_>,
-        (from, to): (IpAddr, IpAddr),
+        (from, to): (Port, Port),
         payload_len: usize,
         (number, time_ns): (u64, Option<u64>),
     ) -> Option<Self> {
@@ -67,7 +67,7 @@ impl Fact {
 }
 
 /// Where packets go: the sender's address, the receiver's, and the receiver's queue pair.
-type Route = (IpAddr, IpAddr, Qpn);
+type Route = (Port, Port, Qpn);
 
 /// Follows the packets of a capture in their order.
 #[derive(Debug, Default)]

@@ -1,11 +1,12 @@
 //! From the bytes of a record to the transport packet in it.
 
+use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use feroce::wire::{
-    Ethernet, GRH_NEXT_HEADER, Grh, IPV4_ETHERTYPE, IPV6_ETHERTYPE, IcrcPrefix, Ipv4, Ipv4View,
-    Ipv6, Net, Opcode, Pmtu, ROCE_UDP_PORT, ROCE_V1_ETHERTYPE, UDP_PROTOCOL, Udp, VLAN_ETHERTYPE,
-    icrc,
+    Ethernet, GRH_NEXT_HEADER, Grh, IPV4_ETHERTYPE, IPV6_ETHERTYPE, IbFrame, IbFrameError,
+    IcrcPrefix, Ipv4, Ipv4View, Ipv6, Lid, Net, Opcode, Pmtu, ROCE_UDP_PORT, ROCE_V1_ETHERTYPE,
+    UDP_PROTOCOL, Udp, VLAN_ETHERTYPE, icrc,
 };
 use pcap_parser::Linktype;
 
@@ -14,6 +15,16 @@ use super::tcp::Segment;
 
 /// Link types besides those that the reader has names for: raw IP on some systems.
 const RAW_IP: [Linktype; 3] = [Linktype(12), Linktype(14), Linktype::RAW];
+
+/// Records of Endace's cards, which hold packets of InfiniBand among others.
+const ERF: Linktype = Linktype(197);
+/// Bytes in front of a packet there, and of each extension of that header.
+const ERF_HEADER: usize = 16;
+const ERF_EXTENSION: usize = 8;
+/// Says that an extension follows; the other bits of that byte are a type.
+const ERF_EXTENDED: u8 = 0x80;
+/// The type of records that hold packets of InfiniBand.
+const ERF_INFINIBAND: u8 = 21;
 
 /// Ethertype of the outer tag of two.
 const PROVIDER_VLAN_ETHERTYPE: u16 = 0x88a8;
@@ -44,14 +55,38 @@ pub(crate) enum IcrcState {
     Unknown,
 }
 
+/// A port, as the headers of a packet name it.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub(crate) enum Port {
+    /// By an IP address, or a GID.
+    Ip(IpAddr),
+    /// By a LID.
+    Lid(Lid),
+}
+
+impl fmt::Display for Port {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Ip(ip) => ip.fmt(f),
+            Self::Lid(lid) => write!(f, "LID {}", lid.0),
+        }
+    }
+}
+
+impl<T: Into<IpAddr>> From<T> for Port {
+    fn from(ip: T) -> Self {
+        Self::Ip(ip.into())
+    }
+}
+
 /// A RoCE packet in a record.
 #[derive(Debug)]
 pub(crate) struct Carried<'a> {
     /// Sender.
-    pub(crate) src: IpAddr,
+    pub(crate) src: Port,
     /// Receiver.
-    pub(crate) dst: IpAddr,
-    /// Its framing: `RoCEv2` or `RoCEv1`.
+    pub(crate) dst: Port,
+    /// Its framing: `RoCEv2`, `RoCEv1` or `InfiniBand`.
     pub(crate) framing: &'static str,
     /// Its VLAN.
     pub(crate) vlan: Option<u16>,
@@ -75,6 +110,9 @@ struct Network<'a> {
 /// Finds the RoCE packets in a record: one, or several, if the record was captured before
 /// segmentation (GSO) or after coalescing (GRO).
 pub(crate) fn dissect<'a>(record: &Record<'a>) -> Result<Vec<Carried<'a>>, NotRoce> {
+    if record.link == ERF {
+        return Ok(vec![erf(record.bytes)?]);
+    }
     let Network { ethertype, bytes, vlan } = network(record)?;
     let mut packets = match ethertype {
         IPV4_ETHERTYPE | IPV6_ETHERTYPE => ip(bytes)?,
@@ -205,7 +243,8 @@ fn udp(
     };
     let mut packets = parts.unwrap_or_else(|| vec![whole]);
     for packet in &mut packets {
-        (packet.src, packet.dst, packet.udp_sport) = (src, dst, Some(header.src_port));
+        (packet.src, packet.dst) = (src.into(), dst.into());
+        packet.udp_sport = Some(header.src_port);
     }
     Ok(packets)
 }
@@ -226,6 +265,39 @@ fn cut_apart(bytes: &[u8], prefix: impl Fn(u16, usize) -> IcrcPrefix) -> Option<
     })
 }
 
+/// A record of Endace's cards.
+fn erf(bytes: &[u8]) -> Result<Carried<'_>, NotRoce> {
+    let (header, mut body) = bytes.split_at_checked(ERF_HEADER).ok_or_else(too_short)?;
+    let mut kind = header[8];
+    if kind & !ERF_EXTENDED != ERF_INFINIBAND {
+        return Err(NotRoce::Other(format!("ERF type {}", kind & !ERF_EXTENDED)));
+    }
+    while kind & ERF_EXTENDED != 0 {
+        kind = *body.first().ok_or_else(too_short)?;
+        body = skip(body, ERF_EXTENSION)?;
+    }
+    let frame = match IbFrame::parse(body) {
+        Ok(frame) => frame,
+        Err(IbFrameError::Raw(_)) => return Err(NotRoce::Other("raw InfiniBand".to_owned())),
+        Err(_) => return Err(NotRoce::Broken("no packet of InfiniBand")),
+    };
+    let (src, dst) = match frame.grh {
+        Some(grh) => (grh.sgid.to_ip().into(), grh.dgid.to_ip().into()),
+        None => (Port::Lid(frame.lrh.slid), Port::Lid(frame.lrh.dlid)),
+    };
+    let is_good = frame.icrc_ok() && frame.vcrc == frame.expected_vcrc();
+    Ok(Carried {
+        src,
+        dst,
+        framing: "InfiniBand",
+        vlan: None,
+        udp_sport: None,
+        transport: frame.transport,
+        wire_len: frame.transport.len(),
+        icrc: if is_good { IcrcState::Good } else { IcrcState::Bad },
+    })
+}
+
 /// RoCEv1.
 fn grh(bytes: &[u8]) -> Result<Carried<'_>, NotRoce> {
     let (header, body) = Grh::parse(bytes).map_err(|_| NotRoce::Broken("the GRH is cut"))?;
@@ -234,7 +306,7 @@ fn grh(bytes: &[u8]) -> Result<Carried<'_>, NotRoce> {
     }
     let prefix = Net::Grh(header).icrc_prefix();
     let carried = sealed(&prefix, body, usize::from(header.payload_len))?;
-    let (src, dst) = (header.sgid.to_ip(), header.dgid.to_ip());
+    let (src, dst) = (header.sgid.to_ip().into(), header.dgid.to_ip().into());
     Ok(Carried { src, dst, framing: "RoCEv1", ..carried })
 }
 

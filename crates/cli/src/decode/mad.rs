@@ -1,4 +1,6 @@
-//! Names of management datagrams, which queue pair 1 sends and receives.
+//! Names of management datagrams, which queue pairs 0 and 1 send and receive.
+
+use feroce::wire::mad::{Attribute, Class, Method, SaAttribute, Status};
 
 use crate::words;
 
@@ -8,7 +10,7 @@ const HEADER: usize = 24;
 /// Class of connection management (IBTA vol1 12.6).
 const CM: u8 = 7;
 
-/// The name of a datagram to queue pair 1, if it is a management datagram.
+/// The name of a datagram to queue pair 0 or 1, if it is a management datagram.
 pub(crate) fn describe(payload: &[u8]) -> Option<String> {
     let (header, body) = payload.split_at_checked(HEADER)?;
     let [version, class, _, method, ..] = *header else { return None };
@@ -17,7 +19,7 @@ pub(crate) fn describe(payload: &[u8]) -> Option<String> {
     }
     let attribute = be16(header, 16)?;
     if class != CM {
-        return Some(format!("MAD {} method {method:#04x} attr {attribute:#06x}", name(class)));
+        return Some(other(class, method, attribute, be16(header, 4)?));
     }
     Some(match attribute {
         0x10 => with_ids("REQ", body, 1, request(body)),
@@ -33,6 +35,27 @@ pub(crate) fn describe(payload: &[u8]) -> Option<String> {
         0x1a => with_ids("APR", body, 2, None),
         other => format!("CM attribute {other:#06x}"),
     })
+}
+
+/// A datagram of another class than connection management, as the specification writes it:
+/// `SubnGet(NodeInfo)`.
+fn other(class: u8, method: u8, attribute: u16, status: u16) -> String {
+    let (prefix, attribute_name) = match Class(class) {
+        Class::SUBNET_LID | Class::SUBNET_DIRECTED => ("Subn", Attribute(attribute).name()),
+        Class::SUBNET_ADMINISTRATION => ("SubnAdm", SaAttribute(attribute).name()),
+        _ => {
+            let class = name(class);
+            return format!("MAD {class} method {method:#04x} attr {attribute:#06x}");
+        }
+    };
+    let attribute = attribute_name.map_or_else(|| format!("{attribute:#06x}"), str::to_owned);
+    let by_route = if Class(class) == Class::SUBNET_DIRECTED { " by directed route" } else { "" };
+    // In answers of directed routes the top bit says which way they go.
+    let status = match status & !Status::DIRECTION {
+        0 => String::new(),
+        status => format!(" status {status:#06x}"),
+    };
+    format!("{prefix}{}({attribute}){by_route}{status}", Method(method))
 }
 
 /// The name of a management class.

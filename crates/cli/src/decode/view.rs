@@ -1,6 +1,6 @@
 //! A decoded record, ready to be shown.
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 
 use feroce::wire::{Packet, ParseError};
 use feroce_link::tcp::dissect::Message;
@@ -8,7 +8,7 @@ use serde_json::{Map, Value, json};
 
 use super::analysis::Fact;
 use super::capture::Record;
-use super::dissect::{Carried, IcrcState, NotRoce, dissect, tcp};
+use super::dissect::{Carried, IcrcState, NotRoce, Port, dissect, tcp};
 use super::mad;
 use super::tcp::{Flows, Found};
 use crate::style::Ink;
@@ -40,9 +40,9 @@ pub(crate) struct Roce {
     /// Nanoseconds since the first record.
     pub(crate) time_ns: Option<u64>,
     /// Sender.
-    pub(crate) src: IpAddr,
+    pub(crate) src: Port,
     /// Receiver.
-    pub(crate) dst: IpAddr,
+    pub(crate) dst: Port,
     /// Queue pair that it goes to.
     pub(crate) dest_qp: u32,
     /// Packet sequence number.
@@ -196,7 +196,7 @@ impl Roce {
         };
         let payload_len = payload_len(&packet, carried);
         let mut details: Vec<String> = Vec::new();
-        let is_mad = packet.bth.dest_qp == feroce::Qpn::QP1;
+        let is_mad = matches!(packet.bth.dest_qp, feroce::Qpn::QP0 | feroce::Qpn::QP1);
         let message = if is_mad { mad::describe(packet.payload) } else { None };
         details.extend(message.clone());
         details.extend(words::notes(&packet));

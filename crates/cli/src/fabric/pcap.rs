@@ -7,18 +7,20 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use feroce_link::port::{RECORD_LEN, Record};
 use feroce_link::{Direction, PcapConfig, PcapFile};
-use feroce_train::{Instant, RxTrain};
+use feroce_train::{Framing, Instant, RxTrain};
 
 use super::control::{Command, Reply};
 use super::pace::monotonic_ns;
 use super::place::Place;
-use super::refuse;
+use super::status::AnyStatus;
+use super::{refuse, status};
 use crate::stop;
 
 const EXAMPLES: &str = "\
 Examples:
   feroce fabric pcap leaf1:3 run.pcapng       what passes this port, until interrupted
   feroce fabric pcap -c 100 h3:0 run.pcapng   a hundred packets
+  feroce fabric pcap Leaf1:7 subnet.pcapng    a port of an InfiniBand fabric, management included
   feroce decode run.pcapng
 
 Marks of switches are in the packets. Packets that a link loses are not in the capture of the port
@@ -44,7 +46,11 @@ pub(super) fn run(args: &Args, place: &Place) -> anyhow::Result<ExitCode> {
         return Ok(refuse(&why));
     }
     let interface = args.port.clone();
-    let config = PcapConfig { interface, epoch_ns: epoch_ns(), ..PcapConfig::default() };
+    let framing = match status::fetch_any(place)? {
+        AnyStatus::Ethernet(_) => Framing::RoceV2,
+        AnyStatus::InfiniBand(_) => Framing::InfiniBand,
+    };
+    let config = PcapConfig { interface, epoch_ns: epoch_ns(), framing, ..PcapConfig::default() };
     let mut file = PcapFile::create(&args.file, config)?;
     // An interrupt is noticed between two reads.
     packets.get_ref().set_read_timeout(Some(Duration::from_millis(100)))?;

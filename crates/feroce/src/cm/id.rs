@@ -6,6 +6,7 @@ use std::net::{IpAddr, SocketAddr};
 use feroce_backend_rdma_core::Feature;
 use feroce_cm::rdma::{ConnParam, EventKind, IdOption, PortSpace};
 use feroce_engine::{QpAttr, QpState, QpType};
+use feroce_wire::mad::PathRecord;
 use feroce_wire::{Gid, Qpn};
 
 use super::channel::EventChannel;
@@ -259,6 +260,15 @@ impl CmId {
     #[doc(alias = "rdma_join_multicast_ex")]
     pub fn join_multicast(&self, group: IpAddr, send_only: bool) -> Result<(), Error> {
         either!(&self.side, id => id.join_multicast(group, send_only))
+    }
+
+    /// The path to the peer, if the port is of an InfiniBand subnet and the path is known.
+    #[doc(alias = "ibv_sa_path_rec")]
+    pub fn path(&self) -> Option<PathRecord> {
+        match &self.side {
+            Either::Soft(id) => id.path(),
+            Either::Kernel(_) => None,
+        }
     }
 
     /// The GID of a multicast group on the device of the id: the address itself on Ethernet, and on

@@ -32,6 +32,8 @@ pub(super) enum LinkType {
     Ethernet = 1,
     /// An IPv4 or IPv6 header.
     RawIp = 101,
+    /// A record in the format of Endace's cards (ERF), which says what it holds.
+    Erf = 197,
 }
 
 /// Which way a packet went.

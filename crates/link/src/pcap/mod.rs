@@ -5,6 +5,7 @@
 //! packets that were damaged on the way or left the sender one by one, nor the UDP checksum, which
 //! is recorded as 0 for "none".
 
+mod erf;
 mod format;
 
 use std::fmt::{self, Write as _};
@@ -12,7 +13,7 @@ use std::io::{self, Write};
 use std::path::Path as FilePath;
 
 use feroce_train::{Framing, Instant, RxMeta, RxTrain, Single, Train};
-use feroce_wire::{Frame, Gid, Grh, Ipv4, Ipv6, Net, Udp};
+use feroce_wire::{Frame, Gid, Grh, IbFrame, Ipv4, Ipv6, Net, TooLong, Udp};
 
 use crate::describe::describe;
 use crate::icrc::{Covered, ICRC_LEN, Ids};
@@ -29,7 +30,8 @@ pub struct PcapConfig {
     pub interface: String,
     /// What [`Instant::ZERO`] is in nanoseconds since 1970: the layer has no clock.
     pub epoch_ns: u64,
-    /// How packets are framed. RoCEv1 frames get made-up Ethernet addresses.
+    /// How packets are framed. RoCEv1 frames get made-up Ethernet addresses; packets of InfiniBand
+    /// get their VCRC, and are in records of ERF.
     pub framing: Framing,
     /// Bytes to collect before they are written.
     pub buffer: usize,
@@ -184,7 +186,8 @@ impl Recorder {
         format::section_header(&mut pending, format::APPLICATION);
         let link_type = match config.framing {
             Framing::RoceV2 => LinkType::RawIp,
-            Framing::RoceV1 | Framing::InfiniBand => LinkType::Ethernet,
+            Framing::RoceV1 => LinkType::Ethernet,
+            Framing::InfiniBand => LinkType::Erf,
         };
         format::interface(&mut pending, link_type, &config.interface);
         let mut recorder = Self {
@@ -215,6 +218,10 @@ impl Recorder {
                 id = i as u16;
                 prefix = prefix.with_ipv4_id(id);
             }
+            if meta.framing == Framing::InfiniBand {
+                let frame = erf::frame(&meta, flow_label, bytes, prefix.icrc(bytes));
+                return self.link_packet(now, Direction::Out, frame);
+            }
             self.packet(now, Direction::Out, headers.frame(id, bytes, prefix.icrc(bytes)));
         });
         self.transport = transport;
@@ -230,6 +237,11 @@ impl Recorder {
         let mut ids = Ids::default();
         for (i, packet) in train.bytes.chunks(train.stride.max(1)).enumerate() {
             let (transport, icrc) = packet.split_last_chunk().unwrap_or((packet, &[0; ICRC_LEN]));
+            if meta.framing == Framing::InfiniBand {
+                let frame = erf::frame(meta, 0, transport, u32::from_le_bytes(*icrc));
+                self.link_packet(now, direction, frame);
+                continue;
+            }
             let covered = Covered::from(meta);
             let mut id = 0;
             if covered.is_ipv4() {
@@ -252,6 +264,25 @@ impl Recorder {
             let len = frame.emit(&mut out[start..]).unwrap_or(0);
             out.truncate(start + len);
         });
+    }
+
+    /// Records a packet of an InfiniBand link; one that no link can carry counts as missed.
+    fn link_packet(
+        &mut self,
+        now: Instant,
+        direction: Direction,
+        frame: Result<IbFrame<'_>, TooLong>,
+    ) {
+        let Ok(frame) = frame else {
+            self.missed += 1;
+            return;
+        };
+        self.comment.clear();
+        if self.out.is_some() {
+            let _ = write!(self.comment, "{}", describe(frame.transport));
+        }
+        let nanos = self.config.epoch_ns.saturating_add(now.as_nanos());
+        self.add(now, direction, |out| erf::record(out, nanos, &frame));
     }
 
     /// Adds a packet, which `write` appends, with the comment that was prepared.
@@ -341,7 +372,8 @@ impl Headers {
         let frame = Frame { eth: None, net: self.net(id, len), transport, icrc, trailer: &[] };
         match self.framing {
             Framing::RoceV2 => frame,
-            // Addresses that are locally administered, and differ.
+            // Addresses that are locally administered, and differ. Packets of InfiniBand links are
+            // recorded without Ethernet.
             Framing::RoceV1 | Framing::InfiniBand => {
                 let mac = |gid: Gid| [2, 0, 0, 0, gid.0[14], gid.0[15]];
                 frame.on_ethernet(mac(self.src), mac(self.dst))

@@ -1,12 +1,12 @@
 //! Requests from one address to one queue pair, and their answers.
 
 use std::collections::VecDeque;
-use std::net::IpAddr;
 
 use feroce::wire::{NakCode, Service, Syndrome};
 use feroce::{Psn, Qpn};
 use hdrhistogram::Histogram;
 
+use super::super::dissect::Port;
 use super::Fact;
 use crate::words;
 
@@ -44,8 +44,8 @@ pub(super) struct Refusal {
 /// See the module documentation.
 #[derive(Debug)]
 pub(super) struct Stream {
-    pub(super) from: IpAddr,
-    pub(super) to: IpAddr,
+    pub(super) from: Port,
+    pub(super) to: Port,
     pub(super) qp: Qpn,
     pub(super) service: Service,
     /// Requests, those that were sent again included.

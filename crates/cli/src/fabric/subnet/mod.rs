@@ -4,7 +4,7 @@
 //! requests of programs, [`addresses`] the IP addresses of hosts, [`data`] the packets of queue
 //! pairs, [`members`] the processes that are in multicast groups, [`issm`] the files by which
 //! subnet managers say that they run, [`manager`] a subnet manager that the fabric starts itself,
-//! [`report`] what the fabric says of itself.
+//! [`report`] what the fabric says of itself, [`taps`] copies of packets for captures.
 
 mod addresses;
 mod answer;
@@ -15,6 +15,7 @@ mod manager;
 mod members;
 mod report;
 mod serve;
+mod taps;
 
 use std::path::Path;
 

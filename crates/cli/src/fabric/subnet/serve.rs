@@ -25,6 +25,7 @@ use super::issm::IsSm;
 use super::manager::Manager;
 use super::members::Members;
 use super::report::{self, SubnetStatus};
+use super::taps::Taps;
 use crate::fabric::control::{self, Change, Command, Order, Reply};
 use crate::fabric::pace::monotonic_ns;
 use crate::fabric::place::Place;
@@ -53,6 +54,7 @@ pub(in super::super) struct Server {
     subnet: Subnet,
     programs: Programs,
     processes: Processes,
+    taps: Taps,
     members: Members,
     addresses: Addresses,
     reregistrations: Reregistrations,
@@ -93,6 +95,7 @@ impl Server {
             subnet,
             programs: Programs::new(),
             processes: Processes::default(),
+            taps: Taps::default(),
             members: Members::default(),
             addresses: Addresses::new(net, prefix),
             reregistrations: Reregistrations::new(),
@@ -158,6 +161,7 @@ impl Server {
             self.programs.handle_timeout(now, &mut self.subnet);
         }
         self.settle(now)?;
+        self.taps.show(&mut self.subnet);
         if std::mem::take(&mut self.is_touched) {
             self.show_changes()?;
         }
@@ -269,6 +273,7 @@ impl Server {
             let mut rest = message.get(CREDIT_LEN..).unwrap_or_default();
             while let Some(record) = Record::take(&mut rest) {
                 self.processes.send(now, id, &record, &mut self.subnet);
+                self.taps.show_data(&mut self.subnet, &record);
             }
             self.hand_out(now)?;
         }
@@ -471,9 +476,13 @@ impl Server {
                     Reply::Subnet(Box::new(status))
                 }
                 Command::Link { port, change } => self.change(&port, change),
-                Command::Pcap { .. } => {
-                    Reply::Refused("captures are not possible in an InfiniBand fabric yet".into())
-                }
+                Command::Pcap { port } => match report::find_port(&self.subnet, &port) {
+                    Some(at) => {
+                        self.taps.begin(&mut self.subnet, at, packets);
+                        Reply::Done
+                    }
+                    None => no_port(&port),
+                },
                 Command::Down => {
                     self.ended_by = Some(packets);
                     Reply::Done
@@ -485,8 +494,7 @@ impl Server {
 
     fn change(&mut self, name: &str, change: Change) -> Reply {
         let Some(at) = report::find_port(&self.subnet, name) else {
-            let why = format!("no link at a port {name}; `feroce fabric status` names them");
-            return Reply::Refused(why);
+            return no_port(name);
         };
         let is_up = match change {
             Change::Up => true,
@@ -500,6 +508,10 @@ impl Server {
         self.subnet.set_link(now(), at, is_up);
         Reply::Done
     }
+}
+
+fn no_port(name: &str) -> Reply {
+    Reply::Refused(format!("no link at a port {name}; `feroce fabric status` names them"))
 }
 
 fn port_of(held: u64) -> PortRef {

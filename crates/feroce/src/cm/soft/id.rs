@@ -10,6 +10,7 @@ use feroce_engine::{QpAttr, QpState};
 use feroce_link::tcp::ReservedPort;
 use feroce_train::Instant;
 use feroce_wire::cm::ServiceId;
+use feroce_wire::mad::PathRecord;
 use feroce_wire::{Gid, Psn, Qpn};
 
 use super::claim::Claim;
@@ -446,6 +447,11 @@ impl SoftId {
         // Without the locks: the fabric has the port leave the group, unless others are in it.
         drop(membership.hold);
         Ok(())
+    }
+
+    /// The path to the peer, on InfiniBand.
+    pub(crate) fn path(&self) -> Option<PathRecord> {
+        self.shared().lock().path
     }
 
     /// The GID of a multicast group on the device of the id; `None` if the address is of no group.

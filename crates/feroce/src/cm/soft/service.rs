@@ -342,6 +342,11 @@ impl Service {
         let offer = offer_of(req, &private_data);
         let from = (incoming.listener, incoming.conn, incoming.peer);
         self.request(from, req.service_id, incoming.ip, offer, private_data);
+        if incoming.peer.is_subnet()
+            && let Some(id) = self.ids.get(&incoming.conn)
+        {
+            id.lock().path = Some(subnet::path_back(req));
+        }
     }
 
     fn on_sidr_request(&mut self, incoming: &IncomingSidr) {

@@ -11,7 +11,7 @@ use feroce_cm::rdma::{EventKind, MULTICAST_QPN, UDP_QKEY, gid_of, ip_of};
 use feroce_cm::{PathParams, Peer};
 use feroce_engine::{AddrVec, Engine};
 use feroce_train::PortAddr;
-use feroce_wire::cm::ServiceId;
+use feroce_wire::cm::{Req, ServiceId};
 use feroce_wire::mad::{McMemberRecord, PathRecord};
 use feroce_wire::{Gid, Lid, Pmtu};
 
@@ -35,6 +35,9 @@ const JOIN_MS: u32 = 3000;
 /// How members take part in a group: they receive and send, or they only send.
 const FULL_MEMBER: u8 = 1;
 const SEND_ONLY_MEMBER: u8 = 8;
+
+/// How the values of a path record compare with those of the path.
+const EXACTLY: u8 = 2;
 
 /// Hop limit of a path that does not leave the subnet.
 const MAX_LOCAL_HOPS: u8 = 1;
@@ -84,6 +87,31 @@ pub(super) fn params(path: &PathRecord) -> PathParams {
         sl: path.sl,
         packet_life_time: Some(path.life_time),
         gids: Some([path.sgid, path.dgid]),
+    }
+}
+
+/// The path to the sender of a request.
+pub(super) fn path_back(req: &Req) -> PathRecord {
+    let path = &req.primary;
+    PathRecord {
+        dgid: path.local_gid,
+        sgid: path.remote_gid,
+        dlid: path.local_lid,
+        slid: path.remote_lid,
+        flow_label: path.flow_label,
+        hop_limit: path.hop_limit,
+        traffic_class: path.traffic_class,
+        reversible: true,
+        number_of_paths: 1,
+        pkey: req.pkey,
+        sl: path.sl,
+        mtu_selector: EXACTLY,
+        mtu: req.mtu_code,
+        rate_selector: EXACTLY,
+        rate: path.rate,
+        life_time_selector: EXACTLY,
+        life_time: path.ack_timeout.saturating_sub(1),
+        ..PathRecord::default()
     }
 }
 
