@@ -42,7 +42,7 @@ pub(super) fn record(out: &mut Vec<u8>, nanos: u64, frame: &IbFrame<'_>) {
     let packet = usize::from(frame.lrh.words) * 4 + 2;
     let len = (HEADER + packet).next_multiple_of(8);
     let (seconds, rest) = (nanos / 1_000_000_000, nanos % 1_000_000_000);
-    out.extend((seconds << 32 | (rest << 32) / 1_000_000_000).to_le_bytes());
+    out.extend(((seconds << 32) | ((rest << 32) / 1_000_000_000)).to_le_bytes());
     out.extend([INFINIBAND, VARYING_LENGTH]);
     out.extend((len as u16).to_be_bytes());
     out.extend([0; 2]);
@@ -74,12 +74,13 @@ mod tests {
         let global = RxMeta { src: far(4), dst: far(2), ..meta };
         for (meta, qp, vl) in [(meta, Qpn::QP0, 15), (meta, Qpn::new(7), 0), (global, Qpn::QP1, 0)]
         {
-            Bth::new(Opcode(0x64), qp, Psn::new(1)).emit(&mut transport);
+            let bth = Bth::new(Opcode(0x64), qp, Psn::new(1));
+            bth.emit(transport.first_chunk_mut().unwrap());
             let packet = frame(&meta, 0, &transport, 0x0102_0304).unwrap();
             let mut out = vec![9];
             record(&mut out, 2_500_000_000, &packet);
             let out = &out[1..];
-            assert_eq!(&out[..8], &(2 << 32 | 1_u64 << 31).to_le_bytes());
+            assert_eq!(&out[..8], &((2 << 32) | (1_u64 << 31)).to_le_bytes());
             assert_eq!((out[8], out[9]), (21, 4));
             assert_eq!(usize::from(u16::from_be_bytes([out[10], out[11]])), out.len());
             assert!(out.len().is_multiple_of(8));
