@@ -12,4 +12,5 @@ mod limits;
 mod perf;
 mod pingpong;
 mod portd;
+mod ports;
 mod rpc;

@@ -7,6 +7,8 @@ use std::time::Duration;
 
 use serde_json::Value;
 
+use super::ports::free_port;
+
 fn feroce() -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_feroce"));
     command.env_remove("FEROCE_CONFIG").env_remove("FEROCE_FAULT").stdin(Stdio::null());
@@ -244,11 +246,6 @@ fn server(args: &[&str]) -> Guard {
     guard
 }
 
-/// A TCP port that is probably free.
-fn port(base: u16) -> String {
-    (base + (std::process::id() % 5000) as u16).to_string()
-}
-
 /// Interrupts a process as the terminal does (SIGINT).
 fn interrupt(child: &Child) {
     let killed = Command::new("kill").args(["-INT", &child.id().to_string()]).status();
@@ -268,7 +265,7 @@ fn ends(child: &mut Child) -> bool {
 
 #[test]
 fn two_processes() {
-    let ((a, b), port) = (addresses(), port(20000));
+    let ((a, b), port) = (addresses(), free_port().to_string());
     let mut server = server(&["send", "bw", "-p", &port, "--address", &a]);
     let args = ["send", "bw", "-p", &port, "--address", &b, "-n", "100", "--json", "127.0.0.1"];
     let out = output(&args);
@@ -285,7 +282,7 @@ fn two_processes() {
 fn two_processes_at_one_address() {
     for memory in ["ordinary", "shareable"] {
         for op in ["write", "read", "send"] {
-            let ((a, _), port) = (addresses(), port(23000));
+            let ((a, _), port) = (addresses(), free_port().to_string());
             let mut server = server(&[op, "bw", "-p", &port, "--address", &a]);
             let long = ["-s", "1M", "-n", "50", "--memory", memory];
             let out = output(&[&[op, "bw", "-p", &port, "--json", &a][..], &long].concat());
@@ -299,7 +296,7 @@ fn two_processes_at_one_address() {
 
 #[test]
 fn the_wrong_server_says_so() {
-    let ((a, b), port) = (addresses(), port(26000));
+    let ((a, b), port) = (addresses(), free_port().to_string());
     let mut server = server(&["read", "lat", "-p", &port, "--address", &a]);
     let out = output(&["write", "bw", "-p", &port, "--address", &b, "127.0.0.1"]);
     let err = String::from_utf8_lossy(&out.stderr);
@@ -330,7 +327,7 @@ fn an_interrupt_shows_what_was_measured() {
 
 #[test]
 fn an_interrupt_ends_a_server_that_waits() {
-    let port = port(32000);
+    let port = free_port().to_string();
     let mut server = server(&["write", "bw", "-p", &port]);
     interrupt(&server.0);
     assert!(ends(&mut server.0));

@@ -7,6 +7,8 @@ use std::process::{Child, Command, Output, Stdio};
 
 use serde_json::Value;
 
+use super::ports::free_port;
+
 /// Bytes of an address on the side channel.
 const ADDRESS: usize = 52;
 
@@ -74,12 +76,6 @@ impl Running {
         let status = self.0.wait().expect("our child");
         (status.code(), texts.0, texts.1)
     }
-}
-
-/// A TCP port that no program uses now.
-fn free_port() -> u16 {
-    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
-    listener.local_addr().expect("bound").port()
 }
 
 #[test]

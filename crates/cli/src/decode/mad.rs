@@ -155,7 +155,11 @@ mod tests {
         mad[24 + 34] = 0x11;
         assert_eq!(describe(&mad).as_deref(), Some("CM REQ id 0x5 TCP port 6969 QP 0x11"));
         mad[1] = 3;
-        let other = "MAD subnet administration method 0x03 attr 0x0010";
+        assert_eq!(describe(&mad).as_deref(), Some("SubnAdmSend(0x0010)"));
+        mad[3..18].copy_from_slice(&[1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0x35]);
+        assert_eq!(describe(&mad).as_deref(), Some("SubnAdmGet(PathRecord)"));
+        mad[1] = 5;
+        let other = "MAD board management method 0x01 attr 0x0035";
         assert_eq!(describe(&mad).as_deref(), Some(other));
         for len in 0..mad.len() {
             let _ = describe(&mad[..len]);
