@@ -5,6 +5,8 @@ use core::ffi::{CStr, c_char, c_int, c_void};
 use core::ptr;
 use std::os::fd::{AsRawFd, RawFd};
 use std::sync::Arc;
+use std::thread::park_timeout;
+use std::time::Duration;
 
 use feroce::cm::{self, ConnParam, EventKind, UdParam};
 
@@ -20,6 +22,10 @@ use crate::verbs::object::Object;
 use crate::verbs::wait;
 use crate::zeroed::Zeroed;
 
+/// How long after it has destroyed a channel a program may take to exit, before a thread that asks
+/// for an event there is told that there is no such channel.
+const EXIT_SOON: Duration = Duration::from_millis(100);
+
 /// May be cancelled while it waits: see [`wait`].
 pub(crate) unsafe extern "C-unwind" fn rdma_get_cm_event(
     public: *mut rdma_event_channel,
@@ -28,6 +34,7 @@ pub(crate) unsafe extern "C-unwind" fn rdma_get_cm_event(
     if place.is_null() {
         return status(Err(Errno::INVALID));
     }
+    let mut may_exit = true;
     loop {
         let fd = match next(public) {
             Ok(Next::Event(event)) => {
@@ -39,6 +46,13 @@ pub(crate) unsafe extern "C-unwind" fn rdma_get_cm_event(
             // The process is exiting: the program would report the error, so the thread waits here.
             Err(_) if leave::has_begun() => {
                 wait::until_signal();
+                continue;
+            }
+            // rping destroys the channel while its other thread is about to ask for the next event,
+            // and exits at once. In Linux that thread mostly waits already, and goes on waiting.
+            Err(_) if may_exit => {
+                may_exit = false;
+                park_timeout(EXIT_SOON);
                 continue;
             }
             Err(errno) => return status(Err(errno)),
