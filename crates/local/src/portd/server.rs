@@ -76,14 +76,14 @@ enum To {
     One(u8),
     /// Every process at the address.
     All,
-    Nobody,
+    NoProcess,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
 struct Counters {
     forwarded: u64,
     lost: u64,
-    nobody: u64,
+    no_process: u64,
 }
 
 /// Receives at the addresses of a host, and passes to each process what is for its queue pairs.
@@ -158,7 +158,7 @@ impl Portd {
 
     /// What portd did so far.
     pub fn counters(&self) -> LinkCounters {
-        let Counters { forwarded, lost, nobody } = self.counters;
+        let Counters { forwarded, lost, no_process } = self.counters;
         let checked = self.wires.values().flat_map(|wire| wire.checker.counters());
         let bad = checked.map(|(_, count)| count).sum();
         let (leases, services) = (self.guests.len() as u64, self.services.len() as u64);
@@ -167,7 +167,7 @@ impl Portd {
             ("services", services),
             ("forwarded", forwarded),
             ("lost", lost),
-            ("nobody", nobody),
+            ("no_process", no_process),
             ("rx_icrc_encapsulated", bad),
         ]
     }
@@ -377,20 +377,20 @@ impl Portd {
                 let named = match demux::of_packet(packet) {
                     Target::Slot(slot) => match guests.get(&(slot + 1)) {
                         Some(guest) if is_at(guest) => return To::One(slot + 1),
-                        _ => return To::Nobody,
+                        _ => return To::NoProcess,
                     },
                     Target::Service(service) => services.get(&(at, service)).copied(),
                     Target::All => return To::All,
                     Target::Any => None,
                 };
                 // Any process can answer that there is no such service.
-                named.or_else(|| here().next()).map_or(To::Nobody, To::One)
+                named.or_else(|| here().next()).map_or(To::NoProcess, To::One)
             };
             split(train, &mut (), recipient, |(), part, to| {
                 let to: Vec<u8> = match to {
                     To::One(prefix) => vec![prefix],
                     To::All => here().collect(),
-                    To::Nobody => return counters.nobody += 1,
+                    To::NoProcess => return counters.no_process += 1,
                 };
                 record.resize(record::META + part.bytes.len(), 0);
                 record::write_received(part, record);
