@@ -1,16 +1,17 @@
 //! Links carry packet trains between engines.
 //!
-//! A [`Carrier`] turns trains into packets and back: [`UdpLink`] those of a real network,
-//! [`PortLink`] those of a modelled one. `HostLink` of `feroce-local` adds the other processes of
-//! the host. Layers wrap any link and record,
-//! disturb or check what passes. The driver in `feroce` owns the stack and moves trains between it
-//! and an engine; engine and link never see each other.
+//! A [`Carrier`] turns trains into packets and back: [`UdpLink`] those of RoCEv2, [`EtherLink`]
+//! those of RoCEv1 and [`RoceLink`] both, on a real network; [`PortLink`] those of a modelled one.
+//! `HostLink` of `feroce-local` adds the other processes of the host. Layers wrap any link and
+//! record, disturb or check what passes. The driver in `feroce` owns the stack and moves trains
+//! between it and an engine; engine and link never see each other.
 //!
 //! Received packets travel up the stack as they were on the wire, ICRC included, so that a layer
 //! can damage or record them; [`Verified`] on top of the stack checks the ICRC and drops what
 //! fails.
 
 mod describe;
+mod ether;
 mod fault;
 mod icrc;
 mod log;
@@ -18,6 +19,8 @@ mod memory;
 mod output;
 mod pcap;
 pub mod port;
+mod roce;
+pub mod rtnetlink;
 mod sys;
 mod tap;
 pub mod tcp;
@@ -32,12 +35,14 @@ use feroce_train::{Instant, LinkCaps, Path, RxMeta, RxTrain, Single, Train};
 use feroce_wire::Gid;
 
 pub use describe::describe;
+pub use ether::{EtherConfig, EtherLink};
 pub use fault::{Fault, FaultConfig, FaultParseError, Probability};
 pub use icrc::{Checker, Covered, ICRC_LEN, IcrcPolicy, Sealer, Verified, part};
 pub use log::{LogSink, Logger, emit};
 pub use memory::MemoryLink;
 pub use pcap::{Pcap, PcapConfig, PcapFile};
 pub use port::{PortClaim, PortConfig, PortLink};
+pub use roce::RoceLink;
 pub use tap::{Direction, Seen, Tap, Tapped};
 pub use trace::{Trace, TraceFile};
 pub use udp::{UdpConfig, UdpLink};

@@ -1,6 +1,6 @@
 //! System calls that none of the crates we depend on wraps.
 
-use std::io;
+use std::io::{self, IoSlice};
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, AsRawFd, RawFd};
 
@@ -201,4 +201,153 @@ impl Inbox {
     pub(crate) fn from(&self) -> Option<(Gid, u16)> {
         self.from.read(self.from_len)
     }
+}
+
+/// Binds a packet socket to an interface, from which on it receives frames of an Ethertype.
+pub(crate) fn bind_packet(socket: impl AsFd, ethertype: u16, interface: u32) -> io::Result<()> {
+    // SAFETY: `sockaddr_ll` is plain data for which all zeros is a valid value.
+    let mut address: libc::sockaddr_ll = unsafe { std::mem::zeroed() };
+    address.sll_family = libc::AF_PACKET as u16;
+    address.sll_protocol = ethertype.to_be();
+    address.sll_ifindex = interface.cast_signed();
+    let (fd, len) = (socket.as_fd().as_raw_fd(), size_of_val(&address) as libc::socklen_t);
+    // SAFETY: the pointer leads to `len` bytes, which the kernel only reads.
+    let rc = unsafe { libc::bind(fd, (&raw const address).cast(), len) };
+    if rc == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+/// Asks an interface for frames to a multicast address, or no longer.
+pub(crate) fn set_membership(
+    socket: impl AsFd,
+    interface: u32,
+    group: [u8; 6],
+    is_member: bool,
+) -> io::Result<()> {
+    let mut address = [0; 8];
+    address[..6].copy_from_slice(&group);
+    let request = libc::packet_mreq {
+        mr_ifindex: interface.cast_signed(),
+        mr_type: libc::PACKET_MR_MULTICAST as u16,
+        mr_alen: 6,
+        mr_address: address,
+    };
+    let name = if is_member { libc::PACKET_ADD_MEMBERSHIP } else { libc::PACKET_DROP_MEMBERSHIP };
+    let (fd, len) = (socket.as_fd().as_raw_fd(), size_of_val(&request) as libc::socklen_t);
+    let at: *const libc::packet_mreq = &raw const request;
+    // SAFETY: the descriptor is borrowed for the call, and the pointer leads to `len` bytes that
+    // live as long.
+    let rc = unsafe { libc::setsockopt(fd, libc::SOL_PACKET, name, at.cast(), len) };
+    if rc == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+/// Frames that one call sends or receives.
+pub(crate) const MAX_FRAMES: usize = 64;
+
+/// Sends frames, each of a head and a body, as many as there is room for, and returns how many
+/// those were, at most [`MAX_FRAMES`]; see [`send_to`]. An error concerns the first of them.
+pub(crate) fn send_frames(fd: RawFd, frames: &[[IoSlice<'_>; 2]]) -> Result<usize, Errno> {
+    // SAFETY: message headers of zeros are valid ones.
+    let mut headers: [libc::mmsghdr; MAX_FRAMES] = unsafe { std::mem::zeroed() };
+    let count = frames.len().min(MAX_FRAMES);
+    for (header, frame) in headers.iter_mut().zip(frames) {
+        header.msg_hdr.msg_iov = frame.as_ptr().cast_mut().cast();
+        header.msg_hdr.msg_iovlen = frame.len() as _;
+    }
+    let (at, flags) = (headers.as_mut_ptr(), libc::MSG_DONTWAIT);
+    // SAFETY: `count` headers are initialised. Each leads to two `IoSlice`, which have the layout
+    // of `iovec`, and these to bytes that are borrowed for the call and that the kernel only reads.
+    let sent = unsafe { libc::syscall(libc::SYS_sendmmsg, fd, at, count, flags) };
+    usize::try_from(sent).map_err(|_| Errno::last())
+}
+
+/// Words for the control message of a received frame: its header, and `tpacket_auxdata`.
+const AUXDATA_WORDS: usize = 5;
+/// The kernel says that the auxiliary data has a VLAN tag.
+const TP_STATUS_VLAN_VALID: u32 = 1 << 4;
+
+/// What is said of a frame beside its bytes.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct FrameInfo {
+    /// Bytes that were received.
+    pub(crate) len: usize,
+    /// It is longer than the buffer.
+    pub(crate) is_cut: bool,
+    /// The VLAN tag that the kernel has taken out of the frame.
+    pub(crate) vlan_tci: Option<u16>,
+}
+
+/// What frames are received into.
+#[derive(Debug)]
+pub(crate) struct FrameInbox {
+    bytes: Vec<u8>,
+    /// Where the first frame is, and the distance to each next one.
+    start: usize,
+    slot: usize,
+    infos: [FrameInfo; MAX_FRAMES],
+}
+
+impl FrameInbox {
+    /// For frames of at most `len` bytes; those bytes of a frame that begin at `aligned` are at a
+    /// multiple of 16 in memory.
+    pub(crate) fn new(len: usize, aligned: usize) -> Self {
+        let slot = len.next_multiple_of(64);
+        let bytes = vec![0; MAX_FRAMES * slot + 16];
+        let start = (bytes.as_ptr().addr() + aligned).wrapping_neg() % 16;
+        Self { bytes, start, slot, infos: [FrameInfo::default(); MAX_FRAMES] }
+    }
+
+    /// Receives at most `most` frames, if there are any, and returns how many; see [`send_to`].
+    pub(crate) fn receive(&mut self, fd: RawFd, most: usize) -> Result<usize, Errno> {
+        let most = most.clamp(1, MAX_FRAMES);
+        // SAFETY: message headers of zeros are valid ones.
+        let mut headers: [libc::mmsghdr; MAX_FRAMES] = unsafe { std::mem::zeroed() };
+        let mut controls = [[0_u64; AUXDATA_WORDS]; MAX_FRAMES];
+        let none = libc::iovec { iov_base: std::ptr::null_mut(), iov_len: 0 };
+        let mut iovs = [none; MAX_FRAMES];
+        let slots = self.bytes[self.start..].chunks_exact_mut(self.slot);
+        let places = headers.iter_mut().zip(&mut iovs).zip(&mut controls);
+        for (((header, iov), control), slot) in places.zip(slots).take(most) {
+            *iov = libc::iovec { iov_base: slot.as_mut_ptr().cast(), iov_len: slot.len() };
+            header.msg_hdr.msg_iov = iov;
+            header.msg_hdr.msg_iovlen = 1;
+            header.msg_hdr.msg_control = control.as_mut_ptr().cast();
+            header.msg_hdr.msg_controllen = size_of_val(control) as _;
+        }
+        let (at, flags) = (headers.as_mut_ptr(), libc::MSG_DONTWAIT);
+        let no_timeout = std::ptr::null_mut::<libc::timespec>();
+        // SAFETY: `most` headers are initialised, as there are more slots than that. Each pointer
+        // in them leads to as many bytes as the header says, which no other code uses until the
+        // call returns.
+        let got = unsafe { libc::syscall(libc::SYS_recvmmsg, fd, at, most, flags, no_timeout) };
+        let got = usize::try_from(got).map_err(|_| Errno::last())?;
+        for ((info, header), control) in
+            self.infos.iter_mut().zip(&headers).zip(&controls).take(got)
+        {
+            let has_control = header.msg_hdr.msg_controllen >= size_of_val(control);
+            *info = FrameInfo {
+                len: (header.msg_len as usize).min(self.slot),
+                is_cut: header.msg_hdr.msg_flags & libc::MSG_TRUNC != 0,
+                vlan_tci: if has_control { vlan_in(control) } else { None },
+            };
+        }
+        Ok(got)
+    }
+
+    /// A frame of those received last.
+    pub(crate) fn frame(&self, i: usize) -> (&[u8], FrameInfo) {
+        let info = self.infos.get(i).copied().unwrap_or_default();
+        let from = self.start + i * self.slot;
+        (self.bytes.get(from..from + info.len).unwrap_or_default(), info)
+    }
+}
+
+/// The tag in auxiliary data: status, two lengths, two offsets, then the tag.
+fn vlan_in(control: &[u64; AUXDATA_WORDS]) -> Option<u16> {
+    let what = control[1].to_ne_bytes();
+    let is_auxdata = what[..4] == libc::SOL_PACKET.to_ne_bytes()
+        && what[4..] == libc::PACKET_AUXDATA.to_ne_bytes();
+    let [s0, s1, s2, s3, ..] = control[2].to_ne_bytes();
+    let is_valid = u32::from_ne_bytes([s0, s1, s2, s3]) & TP_STATUS_VLAN_VALID != 0;
+    let [low, high, ..] = control[4].to_ne_bytes();
+    (is_auxdata && is_valid).then(|| u16::from_ne_bytes([low, high]))
 }

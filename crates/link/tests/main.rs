@@ -2,6 +2,7 @@
 
 mod attacks;
 mod common;
+mod ether;
 mod fault;
 mod honest;
 mod icrc;

@@ -1,6 +1,6 @@
 //! Trains that a link received.
 
-use crate::{Ecn, Framing, LinkLayer, Path, PortAddr, RemotePayload};
+use crate::{Ecn, Framing, Path, PortAddr, RemotePayload};
 
 /// What a link knows of received packets besides their bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -19,7 +19,7 @@ pub struct RxMeta {
     pub ecn: Ecn,
     /// How the packets were framed.
     pub framing: Framing,
-    /// Service level, on InfiniBand; zero elsewhere.
+    /// Service level on InfiniBand, VLAN priority on RoCEv1; zero on RoCEv2, which does not see it.
     pub sl: u8,
 }
 
@@ -44,9 +44,10 @@ impl From<&Path> for RxMeta {
             traffic_class: path.traffic_class & !3,
             hop_limit: path.hop_limit,
             framing: path.framing,
-            sl: match path.framing.link_layer() {
-                LinkLayer::InfiniBand => path.sl,
-                LinkLayer::Ethernet => 0,
+            sl: match path.framing {
+                Framing::InfiniBand => path.sl,
+                Framing::RoceV1 => path.sl & 7,
+                Framing::RoceV2 => 0,
             },
             ecn: Ecn::default(),
         }

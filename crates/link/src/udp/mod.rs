@@ -26,7 +26,8 @@ use crate::icrc::{MAX_TRAIN_BYTES, MAX_TRAIN_PACKETS, Sealer};
 use crate::sys::Inbox;
 use crate::{Carrier, Control, LinkCounters, Logger, SharedPort};
 use epoll_set::EpollSet;
-use tx::hop_limit;
+pub(crate) use socket::set_buffers;
+pub(crate) use tx::hop_limit;
 
 /// Hop limit of the sockets, and of paths that have none: what Linux gives its own packets.
 const DEFAULT_HOP_LIMIT: u8 = 64;

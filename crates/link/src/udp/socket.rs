@@ -121,14 +121,18 @@ fn open(config: &UdpConfig, addr: Gid) -> io::Result<Socket> {
         set_int(&socket, level, name, libc::IPV6_PMTUDISC_PROBE)?;
         socket.set_tclass_v6(tos)?;
     }
-    // Both are requests: beyond its limits, the kernel grants them to privileged processes only.
-    if set_size(&socket, libc::SO_RCVBUFFORCE, config.rcvbuf).is_err() {
-        let _ = socket.set_recv_buffer_size(config.rcvbuf);
-    }
-    if set_size(&socket, libc::SO_SNDBUFFORCE, config.sndbuf).is_err() {
-        let _ = socket.set_send_buffer_size(config.sndbuf);
-    }
+    set_buffers(&socket, config.rcvbuf, config.sndbuf);
     Ok(socket)
+}
+
+/// Asks for buffers. Beyond its limits, the kernel grants them to privileged processes only.
+pub(crate) fn set_buffers(socket: &Socket, rcvbuf: usize, sndbuf: usize) {
+    if set_size(socket, libc::SO_RCVBUFFORCE, rcvbuf).is_err() {
+        let _ = socket.set_recv_buffer_size(rcvbuf);
+    }
+    if set_size(socket, libc::SO_SNDBUFFORCE, sndbuf).is_err() {
+        let _ = socket.set_send_buffer_size(sndbuf);
+    }
 }
 
 fn set_size(socket: &Socket, name: i32, bytes: usize) -> io::Result<()> {

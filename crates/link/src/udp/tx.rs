@@ -307,6 +307,6 @@ fn with_payload_aligned(buffer: &mut [u8]) -> &mut [u8] {
 }
 
 /// The hop limit of packets on a path.
-pub(super) fn hop_limit(path: &Path) -> u8 {
+pub(crate) fn hop_limit(path: &Path) -> u8 {
     if path.hop_limit == 0 { DEFAULT_HOP_LIMIT } else { path.hop_limit }
 }

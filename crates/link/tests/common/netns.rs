@@ -35,7 +35,8 @@ impl Cable {
         self.inside(&self.b, f)
     }
 
-    fn inside<R>(&self, ns: &File, f: impl FnOnce() -> R) -> R {
+    /// Runs `f` with this thread in another namespace.
+    pub(crate) fn inside<R>(&self, ns: &File, f: impl FnOnce() -> R) -> R {
         setns(ns, CloneFlags::CLONE_NEWNET).expect("a namespace of ours");
         let result = f();
         setns(&self.before, CloneFlags::CLONE_NEWNET).expect("where we came from");
@@ -117,7 +118,7 @@ fn configure(n: u8, other: u8) {
 }
 
 /// Moves an interface to another namespace. `ip` knows namespaces by the threads in them.
-fn give_away(interface: &str, ns: &File) {
+pub(crate) fn give_away(interface: &str, ns: &File) {
     std::thread::scope(|scope| {
         let (say_id, id) = mpsc::channel();
         let (stop, stopped) = mpsc::channel::<()>();
@@ -130,6 +131,15 @@ fn give_away(interface: &str, ns: &File) {
         ip(&format!("link set {interface} netns {id}"));
         drop(stop);
     });
+}
+
+/// A namespace without interfaces.
+pub(crate) fn new_namespace() -> File {
+    let before = current();
+    unshare(CloneFlags::CLONE_NEWNET).expect("a namespace");
+    let new = current();
+    setns(&before, CloneFlags::CLONE_NEWNET).expect("where we came from");
+    new
 }
 
 fn current() -> File {
