@@ -90,6 +90,13 @@ impl Manifest {
         paths.filter(|entry| TARGETS.contains(&entry.table.as_str())).map(Entry::text)
     }
 
+    /// The names of the `[[test]]` tables: without a `path`, each is a file or folder of `tests`.
+    pub(crate) fn tests(&self) -> impl Iterator<Item = &str> {
+        let names =
+            self.entries.iter().filter(|entry| entry.table == "test" && entry.key == "name");
+        names.map(Entry::text)
+    }
+
     /// Every dependency, of every kind and for every target.
     pub(crate) fn dependencies(&self) -> Vec<Dependency<'_>> {
         let mut found: Vec<Dependency<'_>> = Vec::new();

@@ -30,6 +30,12 @@ const PACKAGES: &[Package] = &[
         without: "the tests that let Wireshark decode our packets are skipped",
     },
     Package {
+        name: "chromium-headless-shell",
+        program: "chromium-headless-shell",
+        reason: "a browser, which draws the page of `feroce web`",
+        without: "the page of `feroce web` is fetched, but not drawn",
+    },
+    Package {
         name: "valgrind",
         program: "valgrind",
         reason: "counts instructions, which are the same on every machine",

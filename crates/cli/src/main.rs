@@ -42,6 +42,7 @@ Examples:
   feroce rc-pingpong --both      bounce messages between two adapters on this machine
   feroce devinfo -v              what the adapters of this machine can do
   feroce ps                      what runs on them now, and `feroce stat` what it did
+  feroce web                     the same as a page in a browser
   feroce doctor                  what is missing on this machine, if something is
   feroce --backend rdma-core devices  the adapters that the kernel has drivers for
   feroce run --transport iwarp -- rping ...  RDMA over TCP
@@ -147,6 +148,8 @@ enum Command {
     Stat(inside::StatArgs),
     /// Follow what the open devices of this user do, in a view that fills the terminal.
     Top(inside::TopArgs),
+    /// Show what the open devices of this user do, as a page in a browser, and to Prometheus.
+    Web(inside::WebArgs),
     /// Show the open devices of this user: queue pairs, memory, connections.
     Ps(inside::PsArgs),
     /// Measure bandwidth and latency.
@@ -218,6 +221,7 @@ fn main() -> ExitCode {
         Command::Portd(args) => portd::run(&args, json),
         Command::Stat(args) => inside::stat(&args, json),
         Command::Top(args) => inside::top(&args, json),
+        Command::Web(args) => inside::web(&args, json),
         Command::Ps(args) => inside::ps(&args, json),
         Command::Perf(args) => perf::run(&args, json),
         Command::Rpc(command) => rpc::run(&command, json),

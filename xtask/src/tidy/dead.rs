@@ -1,25 +1,30 @@
 //! Source files that nothing compiles.
 
-use super::tree::{Problem, Tree};
+use super::tree::{File, Problem, Tree};
 use crate::manifest::Manifest;
 use crate::source::{Child, children};
 
-/// Every Rust file under a `src` folder is reached from the root of a target.
+/// Every Rust file under a `src` folder is reached from the root of a target; and under `tests`, in
+/// a package that names its tests.
 pub(crate) fn check(tree: &Tree) -> Vec<Problem> {
     let packages = tree.crates().map(|(name, file)| (format!("crates/{name}"), file));
     let own = tree.get("xtask/Cargo.toml").map(|file| ("xtask".to_owned(), file));
-    let mut problems = Vec::new();
+    let (mut all_roots, mut folders) = (Vec::new(), Vec::new());
     for (package, manifest) in packages.chain(own) {
-        let reached = reachable(tree, roots(tree, &package, &Manifest::parse(&manifest.text)));
-        let src = format!("{package}/src");
-        for file in tree.rust_files().filter(|file| file.is_under(&src)) {
-            if !reached.iter().any(|source| source.path == file.path) {
-                let message = "no `mod` leads to this file, so nothing compiles it";
-                problems.push(Problem::new(&file.path, 1, message));
-            }
+        let manifest = Manifest::parse(&manifest.text);
+        folders.push(format!("{package}/src"));
+        if manifest.get("package", "autotests").is_some_and(|entry| entry.value == "false") {
+            folders.push(format!("{package}/tests"));
         }
+        all_roots.extend(roots(tree, &package, &manifest));
     }
-    problems
+    // Tests of one package may be made of files of another.
+    let reached = reachable(tree, all_roots);
+    let is_inside = |file: &&File| folders.iter().any(|folder| file.is_under(folder));
+    let is_reached = |file: &&File| reached.iter().any(|source| source.path == file.path);
+    let dead = tree.rust_files().filter(is_inside).filter(|file| !is_reached(file));
+    let message = "no `mod` leads to this file, so nothing compiles it";
+    dead.map(|file| Problem::new(&file.path, 1, message)).collect()
 }
 
 /// A source file that is compiled.
@@ -41,7 +46,8 @@ fn roots(tree: &Tree, package: &str, manifest: &Manifest) -> Vec<Source> {
     };
     let found = tree.rust_files().map(|file| file.path.clone()).filter(|path| is_root(path));
     let named = manifest.target_paths().map(|path| resolve(package, path));
-    found.chain(named).map(|path| Source { path, owns_folder: true }).collect()
+    let tests = manifest.tests().map(|name| format!("{package}/tests/{name}.rs"));
+    found.chain(named).chain(tests).map(|path| Source { path, owns_folder: true }).collect()
 }
 
 /// The roots and everything that they pull in.
@@ -132,5 +138,20 @@ mod tests {
         ]);
         let paths: Vec<String> = check(&tree).iter().map(ToString::to_string).collect();
         assert_eq!(paths.len(), 3, "{paths:?}");
+    }
+
+    #[test]
+    fn tests_that_nothing_compiles_are_found() {
+        let manifest = "[package]\nautotests = false\n[[test]]\npath = \"tests/main.rs\"\n\
+                        [[test]]\nname = \"other\"\n";
+        let tree = Tree::of(&[
+            ("crates/a/Cargo.toml", manifest),
+            ("crates/a/tests/main.rs", "mod alive;"),
+            ("crates/a/tests/alive.rs", ""),
+            ("crates/a/tests/other.rs", ""),
+            ("crates/a/tests/forgotten.rs", ""),
+        ]);
+        let paths: Vec<String> = check(&tree).iter().map(ToString::to_string).collect();
+        assert!(matches!(&paths[..], [one] if one.contains("forgotten.rs")), "{paths:?}");
     }
 }

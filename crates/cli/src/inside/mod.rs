@@ -1,11 +1,12 @@
-//! `feroce stat`, `feroce ps` and `feroce top`: what the adapters of this user do, in all processes
-//! of this network namespace. The processes tell it themselves (`feroce::watch`).
+//! `feroce stat`, `ps`, `top` and `web`: what the adapters of this user do, in all processes of
+//! this network namespace. The processes tell it themselves (`feroce::watch`).
 
 mod json;
 mod ps;
 mod stat;
 mod top;
 mod units;
+mod web;
 
 use std::collections::BTreeMap;
 
@@ -14,12 +15,15 @@ use feroce::watch::{self, QpSnapshot, Snapshot};
 pub(crate) use ps::{Args as PsArgs, run as ps};
 pub(crate) use stat::{Args as StatArgs, run as stat};
 pub(crate) use top::{Args as TopArgs, run as top};
+pub(crate) use web::{Args as WebArgs, run as web};
 
 /// What was seen at one moment.
 struct Look {
     devices: Vec<Snapshot>,
     /// The names of the programs, by process.
     programs: BTreeMap<u32, String>,
+    /// Processes that have a device open and did not answer in time.
+    silent: Vec<u32>,
 }
 
 impl Look {
@@ -53,7 +57,7 @@ impl Look {
             wanted.is_empty() || wanted.iter().any(is_named)
         };
         let devices = seen.devices.into_iter().filter(is_meant).collect();
-        Self { devices, programs }
+        Self { devices, programs, silent: seen.silent }
     }
 
     fn program(&self, device: &Snapshot) -> &str {

@@ -152,7 +152,7 @@ mod tests {
             device
         };
         let programs = [(7, "slow".to_owned()), (8, "busy".to_owned())].into();
-        Look { devices: vec![device(7, 1000), device(8, busy)], programs }
+        Look { devices: vec![device(7, 1000), device(8, busy)], programs, silent: Vec::new() }
     }
 
     fn picture(model: &mut Model) -> Vec<String> {

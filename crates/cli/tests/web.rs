@@ -1,0 +1,227 @@
+//! `feroce web`, asked over a socket as a browser and Prometheus ask, and by a browser.
+
+use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+use std::net::{Shutdown, TcpStream};
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+
+use serde_json::Value;
+
+fn feroce(args: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_feroce"));
+    command.args(args).env_remove("FEROCE_CONFIG").env_remove("FEROCE_FAULT");
+    command.stdin(Stdio::null());
+    command
+}
+
+/// A process that ends with the test.
+struct Running(Child);
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// A server of `feroce rping`, which has a device open.
+fn rping(address: &str) -> Running {
+    let mut command = feroce(&["rping", "-s", "-P", "-a", address]);
+    let mut child = command.stderr(Stdio::piped()).spawn().expect("feroce starts");
+    let mut line = String::new();
+    BufReader::new(child.stderr.as_mut().expect("piped")).read_line(&mut line).expect("readable");
+    assert!(line.contains("listening"), "{line}");
+    Running(child)
+}
+
+/// A server of the page.
+struct Web {
+    _process: Running,
+    url: String,
+    port: u16,
+    token: String,
+}
+
+impl Web {
+    fn start(args: &[&str]) -> Self {
+        let mut command = feroce(&["--json", "web"]);
+        let mut child = command.args(args).stdout(Stdio::piped()).spawn().expect("feroce starts");
+        let mut line = String::new();
+        BufReader::new(child.stdout.as_mut().expect("piped")).read_line(&mut line).expect("a line");
+        let process = Running(child);
+        let url = serde_json::from_str::<Value>(&line).expect("JSON")["url"].clone();
+        let url = url.as_str().expect("an address").to_owned();
+        let rest = url.strip_prefix("http://127.0.0.1:").expect("the loopback address");
+        let (port, token) = rest.split_once('/').expect("a path");
+        let token = token.strip_suffix('/').expect("a folder").to_owned();
+        let port = port.parse().expect("a port");
+        Self { _process: process, url, port, token }
+    }
+
+    /// Sends bytes, and returns the whole answer.
+    fn say(&self, bytes: &[u8]) -> String {
+        let mut stream = TcpStream::connect(("127.0.0.1", self.port)).expect("it listens");
+        stream.write_all(bytes).expect("it reads");
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).expect("text");
+        answer
+    }
+
+    /// The status and the body of what is found at a path.
+    fn get(&self, path: &str, headers: &str) -> (u16, String) {
+        let request = format!("GET {path} HTTP/1.1\r\nHost: localhost\r\n{headers}\r\n");
+        let answer = self.say(request.as_bytes());
+        let (head, body) = answer.split_once("\r\n\r\n").expect("a head and a body");
+        let status = head.split(' ').nth(1).expect("a status").parse().expect("a number");
+        (status, body.to_owned())
+    }
+
+    fn page(&self, name: &str) -> String {
+        let (status, body) = self.get(&format!("/{}/{name}", self.token), "");
+        assert_eq!(status, 200, "{name}: {body}");
+        body
+    }
+}
+
+fn temporary(name: &str) -> PathBuf {
+    let folder = std::env::temp_dir().join(format!("feroce-web-{name}-{}", std::process::id()));
+    let _ = std::fs::remove_dir_all(&folder);
+    std::fs::create_dir_all(&folder).expect("a folder");
+    folder
+}
+
+#[test]
+fn who_knows_the_address_sees_the_devices_and_nobody_else() {
+    let server = rping("127.96.1.1");
+    let pid = server.0.id();
+    let web = Web::start(&[&pid.to_string()]);
+    assert_eq!(web.token.len(), 32);
+    assert!(web.page("").contains("<script type=\"module\" src=\"page.js\">"));
+    for asset in ["page.js", "charts.js", "page.css", "icon.svg"] {
+        assert!(!web.page(asset).is_empty(), "{asset}");
+    }
+    let client = feroce(&["rping", "-c", "-a", "127.96.1.1", "-C", "20"]).output();
+    assert!(client.expect("feroce starts").status.success());
+    let seen: Value = serde_json::from_str(&web.page("look.json")).expect("JSON");
+    let devices = seen["devices"].as_array().expect("a list");
+    assert!(devices.iter().all(|device| device["pid"] == pid), "{devices:?}");
+    let requests: u64 = devices.iter().filter_map(|d| d["totals"]["requests"].as_u64()).sum();
+    assert!(requests >= 60, "{requests}: {devices:?}");
+    assert_eq!(seen["silent"], serde_json::json!([]));
+
+    for path in ["/", "/look.json", "/metrics", "//look.json", "/0/look.json"] {
+        let (status, body) = web.get(path, "");
+        assert_eq!(status, 403, "{path}: {body}");
+        assert!(!body.contains(&web.token) && body.contains("token"), "{body}");
+    }
+    let (status, _) = web.get(&format!("/{}/../../etc/passwd", web.token), "");
+    assert_eq!(status, 404);
+}
+
+#[test]
+fn prometheus_reads_the_metrics_with_the_token_of_a_file() {
+    let server = rping("127.96.1.2");
+    let pid = server.0.id().to_string();
+    let folder = temporary("token");
+    let file = folder.join("token");
+    let file_name = file.to_str().expect("plain");
+    let web = Web::start(&["--token-file", file_name, &pid]);
+    let token = std::fs::read_to_string(&file).expect("it was made");
+    assert_eq!(token.trim(), web.token);
+    assert_eq!(std::fs::metadata(&file).expect("a file").permissions().mode() & 0o777, 0o600);
+
+    let headers = format!("Authorization: Bearer {}\r\nAccept: text/plain\r\n", web.token);
+    let (status, text) = web.get("/metrics", &headers);
+    assert_eq!(status, 200, "{text}");
+    let device = format!("pid=\"{pid}\",program=\"feroce\",device=\"feroce@127.96.1.2\"");
+    let listens = format!("feroce_connections{{{device},state=\"listening\"}} 1");
+    assert!(text.lines().any(|line| line == listens), "{text}");
+    let open = "Accept: application/openmetrics-text; version=1.0.0\r\n";
+    let (_, text) = web.get(&format!("/{}/metrics", web.token), open);
+    assert!(text.ends_with("# EOF\n"), "{text}");
+
+    let again = Web::start(&["--token-file", file_name]);
+    assert_eq!(again.token, web.token, "the address stays");
+    let everybody = std::fs::Permissions::from_mode(0o644);
+    std::fs::set_permissions(&file, everybody).expect("our file");
+    let refused = feroce(&["web", "--token-file", file_name]).output().expect("feroce starts");
+    let errors = String::from_utf8_lossy(&refused.stderr);
+    assert!(!refused.status.success() && errors.contains("chmod 600"), "{errors}");
+    std::fs::remove_dir_all(folder).expect("our folder");
+}
+
+#[test]
+fn bad_clients_are_refused_and_others_are_served_meanwhile() {
+    let web = Web::start(&[]);
+    // These say nothing, or never come to an end, while the others are served.
+    let idle: Vec<TcpStream> =
+        (0..8).map(|_| TcpStream::connect(("127.0.0.1", web.port)).expect("it listens")).collect();
+    let mut half = TcpStream::connect(("127.0.0.1", web.port)).expect("it listens");
+    half.write_all(b"GET / HT").expect("it reads");
+    let status = |answer: &str| answer.split(' ').nth(1).unwrap_or_default().to_owned();
+    assert_eq!(status(&web.say(b"\x16\x03\x01\x02\x00\x01\x00\xff\xff\r\n\r\n")), "400");
+    assert_eq!(status(&web.say(b"POST / HTTP/1.1\r\nContent-Length: 5\r\n\r\nhello")), "405");
+    let long = [b"GET /".as_slice(), &[b'a'; 16 << 10]].concat();
+    assert_eq!(status(&web.say(&long)), "431");
+    let many = format!("GET / HTTP/1.1\r\n{}\r\n", "x: y\r\n".repeat(200));
+    assert_eq!(status(&web.say(many.as_bytes())), "431");
+    let head = web.say(format!("HEAD /{}/ HTTP/1.1\r\n\r\n", web.token).as_bytes());
+    assert!(head.starts_with("HTTP/1.1 200 OK\r\n") && head.ends_with("\r\n\r\n"), "{head}");
+    assert!(head.contains("Content-Security-Policy: default-src 'self'"), "{head}");
+    half.shutdown(Shutdown::Both).expect("our socket");
+    // Beyond the limit there is an answer too.
+    let crowd: Vec<TcpStream> =
+        (0..64).map(|_| TcpStream::connect(("127.0.0.1", web.port)).expect("it listens")).collect();
+    let mut last = crowd.last().expect("64 of them");
+    let mut answer = String::new();
+    last.read_to_string(&mut answer).expect("text");
+    assert_eq!(status(&answer), "503");
+    drop((idle, crowd));
+}
+
+/// The first of some programs that is there.
+fn browser() -> Option<&'static str> {
+    ["chromium-headless-shell", "chromium"].into_iter().find(|name| {
+        let version = Command::new(name).arg("--version").stderr(Stdio::null()).output();
+        version.is_ok_and(|output| output.status.success())
+    })
+}
+
+#[test]
+fn a_browser_draws_the_page() {
+    let Some(browser) = browser() else {
+        eprintln!("skipped: there is no Chromium here");
+        return;
+    };
+    let server = rping("127.96.1.3");
+    let client = feroce(&["rping", "-c", "-a", "127.96.1.3", "-C", "1000000000"]);
+    let client = Running({ client }.spawn().expect("feroce starts"));
+    let pids = [server.0.id().to_string(), client.0.id().to_string()];
+    // Seen by the page as soon as both have a connected queue pair.
+    let web = Web::start(&[&pids[0], &pids[1]]);
+    let is_connected = |seen: &Value| {
+        let devices = seen["devices"].as_array().expect("a list");
+        let qps = devices.iter().flat_map(|device| device["qps"].as_array().expect("a list"));
+        qps.filter(|qp| qp["peer"].is_object() && qp["state"] == "RTS").count() == 2
+    };
+    while !is_connected(&serde_json::from_str(&web.page("look.json")).expect("JSON")) {}
+
+    let folder = temporary("browser");
+    let mut command = Command::new(browser);
+    command.args(["--headless", "--no-sandbox", "--disable-gpu", "--dump-dom"]);
+    command.arg(format!("--user-data-dir={}", folder.display())).env("HOME", &folder);
+    // Time of the page, which stands still while it waits for an answer.
+    command.arg("--virtual-time-budget=5000").arg(&web.url).stderr(Stdio::null());
+    let output = command.output().expect("it is here");
+    let page = String::from_utf8_lossy(&output.stdout);
+    for pid in &pids {
+        assert!(page.contains(&format!(">feroce {pid}</text>")), "no node of {pid}:\n{page}");
+        assert!(page.contains(&format!("<td class=\"\">{pid} feroce</td>")), "{page}");
+    }
+    assert!(page.contains("<path class=\"flow"), "no flow:\n{page}");
+    assert_eq!(page.matches("<polyline class=\"line-").count(), 6, "six lines:\n{page}");
+    assert!(page.contains("<td class=\"state-good\">RTS</td>"), "{page}");
+    assert!(page.contains("role=\"status\" hidden=\"\""), "something is wrong:\n{page}");
+    std::fs::remove_dir_all(folder).expect("our folder");
+}
