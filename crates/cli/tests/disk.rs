@@ -1,6 +1,6 @@
 //! `feroce disk`, run as a user runs it.
 
-use std::io::{BufRead as _, BufReader};
+use std::io::{BufRead as _, BufReader, Write as _};
 use std::path::PathBuf;
 use std::process::{Child, Command, Output, Stdio};
 
@@ -24,6 +24,7 @@ fn text(out: &Output) -> String {
 struct Target {
     process: Child,
     address: String,
+    addresses: Vec<String>,
 }
 
 impl Target {
@@ -34,7 +35,10 @@ impl Target {
         let out = process.stdout.take().expect("a pipe");
         BufReader::new(out).read_line(&mut line).expect("a line");
         let line: serde_json::Value = serde_json::from_str(&line).expect("JSON");
-        Self { process, address: line["address"].as_str().expect("an address").to_owned() }
+        let all = line["addresses"].as_array().into_iter().flatten();
+        let addresses = all.filter_map(|at| at.as_str().map(str::to_owned)).collect();
+        let address = line["address"].as_str().expect("an address").to_owned();
+        Self { process, address, addresses }
     }
 }
 
@@ -106,4 +110,85 @@ fn mistakes_are_explained() {
     says(&["serve", "/nonexistent", "--listen", "127.33.2.2"], "cannot serve /nonexistent");
     says(&["serve", "--memory", "1M", "--listen", "here"], "expected an address such as");
     says(&["serve", "--listen", "127.33.2.2"], "required");
+}
+
+/// Bytes that repeat nowhere.
+fn bytes(len: u32) -> Vec<u8> {
+    (0..len / 4).flat_map(|i| i.wrapping_mul(0x9e37_79b9).to_le_bytes()).collect()
+}
+
+/// Writes `data` with `feroce disk write`, and calls `between` when a part of it has been given to
+/// that process: the rest is written to whatever is there then.
+fn write_in_parts(args: &[&str], data: &[u8], mut between: impl FnMut(usize)) -> Output {
+    let mut writer = disk(args);
+    let pipes = writer.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut writer = pipes.spawn().expect("feroce starts");
+    let mut input = writer.stdin.take().expect("a pipe");
+    for (number, part) in data.chunks(data.len() / 4).enumerate() {
+        // A writer that has failed does not read.
+        if input.write_all(part).is_err() {
+            break;
+        }
+        between(number);
+    }
+    drop(input);
+    writer.wait_with_output().expect("feroce ends")
+}
+
+#[test]
+fn a_host_goes_on_when_its_target_was_killed_and_started_again() {
+    let image = file("killed", &vec![0; 16 << 20]);
+    let (name, listen) = (image.to_str().expect("a name"), "127.33.3.1:4420");
+    let data = bytes(16 << 20);
+    let start = || Some(Target::start(&["serve", name, "--listen", listen]));
+    let mut target = start();
+    let out = write_in_parts(&["write", listen, "--patience", "300"], &data, |part| {
+        if part < 3 {
+            // Killed and waited for, so that the file is not locked any more.
+            drop(target.take());
+            target = start();
+        }
+    });
+    text(&out);
+    assert!(std::fs::read(&image).expect("the image") == data, "the image differs");
+    std::fs::remove_file(image).expect("removed");
+}
+
+#[test]
+fn commands_take_the_path_that_is_left() {
+    let image = file("paths", &vec![0; 16 << 20]);
+    let (name, a, b) = (image.to_str().expect("a name"), "127.33.4.1:4420", "127.33.4.2:4420");
+    let data = bytes(16 << 20);
+    let start = |at: &str| Some(Target::start(&["serve", name, "--shared", "--listen", at]));
+    let (mut first, mut second) = (start(a), start(b));
+    let out = write_in_parts(&["write", a, "--path", b], &data, |part| {
+        if part == 0 {
+            drop(first.take());
+        }
+    });
+    text(&out);
+    assert!(std::fs::read(&image).expect("the image") == data, "the image differs");
+    first = start(a);
+    let out = write_in_parts(&["write", a, "--path", b], &data, |part| match part {
+        0 => drop(second.take()),
+        1 => drop(first.take()),
+        _ => {}
+    });
+    let err = String::from_utf8_lossy(&out.stderr);
+    assert!(!out.status.success(), "written to nothing");
+    assert!(err.contains("the path to 127.33.4.1:4420 is lost"), "{err}");
+    assert!(err.contains("the path to 127.33.4.2:4420 is lost"), "{err}");
+    std::fs::remove_file(image).expect("removed");
+}
+
+#[test]
+fn one_target_has_several_addresses() {
+    let listen = ["--listen", "127.33.5.1:0", "--listen", "127.33.5.2:0"];
+    let target = Target::start(&[&["serve", "--memory", "1M"], &listen[..]].concat());
+    let [a, b] = &target.addresses[..] else { panic!("{:?}", target.addresses) };
+    let data = bytes(1 << 20);
+    text(&write_in_parts(&["write", a, "--path", b], &data, |_| {}));
+    for at in [a, b] {
+        assert!(output(&["read", at]).stdout == data, "{at}");
+    }
 }

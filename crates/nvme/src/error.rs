@@ -20,6 +20,9 @@ pub enum HostError {
     Command(Status),
     /// The connection was lost.
     Lost,
+    /// The disk is not the one that it was: it has another identifier, another size of its blocks,
+    /// or fewer of them.
+    Changed,
     /// The target does what its specification forbids, or lacks what this host needs.
     Target(&'static str),
 }
@@ -38,6 +41,10 @@ impl fmt::Display for HostError {
             Self::Refused(status) => write!(f, "the target refuses: {status}"),
             Self::Command(status) => write!(f, "the target answers: {status}"),
             Self::Lost => f.write_str("the connection to the target was lost"),
+            Self::Changed => f.write_str(
+                "the target has another disk under the same number: a disk in memory that was \
+                 started again is empty, for example",
+            ),
             Self::Target(what) => write!(f, "the target cannot be used: {what}"),
         }
     }
@@ -48,7 +55,23 @@ impl std::error::Error for HostError {
         match self {
             Self::Rdma(e) => Some(e),
             Self::Refused(status) | Self::Command(status) => Some(status),
-            Self::Rejected(_) | Self::Lost | Self::Target(_) => None,
+            Self::Rejected(_) | Self::Lost | Self::Changed | Self::Target(_) => None,
+        }
+    }
+}
+
+impl HostError {
+    /// Whether it says nothing of the command, which can be executed by another connection.
+    pub(crate) fn is_of_the_path(&self) -> bool {
+        matches!(self, Self::Lost | Self::Rdma(_) | Self::Changed)
+    }
+
+    /// Whether another attempt to connect would fail the same way.
+    pub(crate) fn is_final(&self) -> bool {
+        match self {
+            Self::Refused(status) => status.is_final(),
+            Self::Changed => true,
+            _ => false,
         }
     }
 }

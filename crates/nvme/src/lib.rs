@@ -11,7 +11,7 @@
 //!
 //! # What is not built
 //!
-//! Authentication (DH-HMAC-CHAP), multipath, namespaces that appear or change while a host is
+//! Authentication (DH-HMAC-CHAP), namespaces that appear or change while a host is
 //! connected (asynchronous events are held and none is raised), reservations, metadata and
 //! protection information, fused commands, and queues of more than 128 entries. Commands that need
 //! them end with the status that the specification has for that.
@@ -31,7 +31,7 @@ mod tasks;
 pub mod wire;
 
 pub use error::HostError;
-pub use host::{Host, HostOptions, RemoteNamespace, discover};
+pub use host::{Host, HostOptions, Multipath, PathInfo, RemoteNamespace, discover};
 pub use namespace::{FileNamespace, Io, MemoryNamespace, Namespace};
 pub use subsystem::Subsystem;
 pub use target::{Queue, Target, Watch};

@@ -76,10 +76,12 @@ impl Subsystem {
         self.allowed.is_empty() || self.allowed.contains(host)
     }
 
-    /// An identifier of a disk that stays the same as long as the names do.
+    /// An identifier of a disk that stays the same as long as names and generation do.
     pub(crate) fn guid(&self, nsid: u32) -> [u8; 16] {
-        let nsid = nsid.to_be_bytes();
-        let bytes = self.nqn.as_str().bytes().chain(nsid);
+        let generation = self.namespace(nsid).map_or(0, |disk| disk.generation());
+        // The usual generation leaves the identifier to the names.
+        let generation = generation.to_be_bytes().into_iter().filter(|_| generation != 0);
+        let bytes = self.nqn.as_str().bytes().chain(nsid.to_be_bytes()).chain(generation);
         // FNV-1a with 128 bits.
         let hash = bytes.fold(0x6c62_272e_07bb_0142_62b8_2175_6295_c58d_u128, |hash, byte| {
             (hash ^ u128::from(byte)).wrapping_mul(0x0100_0000_0000_0000_0000_013b)

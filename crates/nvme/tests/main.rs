@@ -2,5 +2,6 @@
 
 mod bad_input;
 mod golden;
+mod paths;
 mod together;
 mod worlds;

@@ -35,7 +35,8 @@ Examples:
   truncate -s 1G disk.img
   feroce disk serve disk.img --listen 10.0.0.1       one disk
   feroce disk serve a.img b.img --listen 10.0.0.1    two disks, of one subsystem
-  feroce disk serve --memory 64M --listen 127.0.0.1  a disk in memory, to try things")]
+  feroce disk serve --memory 64M --listen 127.0.0.1  a disk in memory, to try things
+  feroce disk serve disk.img --listen 10.0.0.1 --listen 10.1.0.1    two paths to it")]
 pub(crate) struct ServeArgs {
     /// Files or block devices; the first is disk 1.
     #[arg(required_unless_present = "memory")]
@@ -44,9 +45,9 @@ pub(crate) struct ServeArgs {
     #[arg(long, value_name = "SIZE",
           value_parser = |text: &str| size::parse(text, &(512..=1_usize << 40)))]
     pub(super) memory: Vec<usize>,
-    /// Where hosts connect: an address, and a port unless it is 4420.
-    #[arg(long, value_name = "ADDRESS", value_parser = address)]
-    pub(super) listen: SocketAddr,
+    /// Where hosts connect: an address, and a port unless it is 4420; may be given more than once.
+    #[arg(long, value_name = "ADDRESS", required = true, value_parser = address)]
+    pub(super) listen: Vec<SocketAddr>,
     /// Name of the subsystem.
     #[arg(long, default_value = "nqn.2026-11.feroce:disks")]
     pub(super) nqn: Nqn,
@@ -56,6 +57,10 @@ pub(crate) struct ServeArgs {
     /// Let no host write.
     #[arg(long)]
     pub(super) read_only: bool,
+    /// Let other processes serve the same files, with the same --nqn: hosts then have several paths
+    /// to them, which end independently.
+    #[arg(long, conflicts_with = "read_only")]
+    pub(super) shared: bool,
 }
 
 /// Who we are.
@@ -104,6 +109,13 @@ pub(super) struct DiskArgs {
     /// The disk.
     #[arg(long, value_name = "NUMBER", default_value_t = 1)]
     pub(super) disk: u32,
+    /// Another path to the same subsystem, used in turn with ADDRESS and instead of it when it is
+    /// lost; may be given more than once.
+    #[arg(long, value_name = "ADDRESS", value_parser = address)]
+    pub(super) path: Vec<SocketAddr>,
+    /// How long to connect again when all paths are lost, in seconds.
+    #[arg(long, value_name = "SECONDS", default_value_t = 0)]
+    pub(super) patience: u32,
     /// First byte: a multiple of the block.
     #[arg(long, default_value = "0",
           value_parser = |text: &str| size::parse(text, &(0..=u64::MAX)))]
@@ -136,6 +148,8 @@ The bytes are durable when the command ends. Their number is a multiple of the b
 Examples:
   feroce disk write 10.0.0.1 image.raw              from the beginning of disk 1
   feroce disk write 10.0.0.1 --offset 1M part       from 1 MiB on
+  feroce disk write 10.0.0.1 --path 10.1.0.1 --patience 60 image.raw
+                                                    go on when the target is started again
   head -c 4096 /dev/zero | feroce disk write 10.0.0.1")]
 pub(crate) struct WriteArgs {
     #[command(flatten)]

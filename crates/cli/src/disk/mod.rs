@@ -1,25 +1,25 @@
 //! `feroce disk`: remote disks, served and used.
 
 mod args;
+mod executor;
+mod open;
 mod serve;
 
 use std::fs::File;
 use std::io::{Read, Write, stdin, stdout};
 use std::net::SocketAddr;
-use std::pin::pin;
 use std::process::ExitCode;
-use std::sync::Arc;
-use std::task::{Context, Poll, Wake, Waker};
-use std::thread::Thread;
 
-use anyhow::{Context as _, bail, ensure};
+use anyhow::{Context as _, ensure};
 use feroce::cm::Manager;
 use feroce_nvme::wire::Nqn;
 use feroce_nvme::{Host, HostOptions, Namespace as _, RemoteNamespace, discover};
 use serde_json::json;
 
 pub(crate) use args::Command;
-use args::{DiscoverArgs, DiskArgs, HostArgs, LsArgs, ReadArgs, WriteArgs};
+use args::{DiscoverArgs, HostArgs, LsArgs, ReadArgs, WriteArgs};
+use executor::block_on;
+use open::OpenDisk;
 
 /// Bytes that are read or written at a time.
 const CHUNK: usize = 1 << 20;
@@ -34,28 +34,6 @@ pub(crate) fn run(command: &Command, json: bool) -> anyhow::Result<ExitCode> {
         Command::Write(args) => block_on(write(args, json))?,
     }
     Ok(ExitCode::SUCCESS)
-}
-
-/// Wakes a thread.
-struct Unpark(Thread);
-
-impl Wake for Unpark {
-    fn wake(self: Arc<Self>) {
-        self.0.unpark();
-    }
-}
-
-/// Runs a future on this thread.
-pub(super) fn block_on<T>(future: impl Future<Output = T>) -> T {
-    let mut future = pin!(future);
-    let waker = Waker::from(Arc::new(Unpark(std::thread::current())));
-    let mut cx = Context::from_waker(&waker);
-    loop {
-        if let Poll::Ready(result) = future.as_mut().poll(&mut cx) {
-            return result;
-        }
-        std::thread::park();
-    }
 }
 
 fn options(args: &HostArgs) -> HostOptions {
@@ -109,38 +87,13 @@ async fn list_disks(args: &LsArgs, json: bool) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Connects to the disk that the arguments name.
-async fn open(args: &DiskArgs) -> anyhow::Result<(Host, RemoteNamespace)> {
-    let (manager, options) = (Manager::new(), options(&args.host));
-    let nqn = match &args.nqn {
-        Some(nqn) => nqn.clone(),
-        None => {
-            let found = discover(&manager, args.address, &options).await;
-            let found = found.with_context(asked(args.address))?;
-            match &found[..] {
-                [] => bail!("the target at {} has no disks for this host", args.address),
-                [only] => only.subsystem.parse()?,
-                all => {
-                    let names: Vec<&str> = all.iter().map(|e| e.subsystem.as_str()).collect();
-                    bail!("the target has several subsystems: --nqn {}", names.join(" or "));
-                }
-            }
-        }
-    };
-    let host = Host::connect(&manager, args.address, &nqn, &options).await;
-    let host = host.with_context(|| format!("cannot connect to {nqn} at {}", args.address))?;
-    let disk = host.namespace(args.disk).await;
-    let disk = disk.with_context(|| format!("cannot use disk {}", args.disk))?;
-    let block = u64::from(disk.block_size());
-    ensure!(
-        args.offset.is_multiple_of(block),
-        "--offset: not a multiple of {block}, the bytes of a block"
-    );
-    Ok((host, disk))
+async fn read(args: &ReadArgs) -> anyhow::Result<()> {
+    let open = OpenDisk::open(&args.disk).await?;
+    open.explain(read_from(open.disk(), args).await)?;
+    open.close().await
 }
 
-async fn read(args: &ReadArgs) -> anyhow::Result<()> {
-    let (host, disk) = open(&args.disk).await?;
+async fn read_from(disk: &RemoteNamespace, args: &ReadArgs) -> anyhow::Result<()> {
     let block = u64::from(disk.block_size());
     let (blocks, first) = (disk.blocks(), args.disk.offset / block);
     let most = blocks.saturating_sub(first).saturating_mul(block);
@@ -165,10 +118,7 @@ async fn read(args: &ReadArgs) -> anyhow::Result<()> {
         out.write_all(&bytes[..now]).context("cannot write the output")?;
         (lba, left) = (lba + now as u64 / block, left - now as u64);
     }
-    out.flush().context("cannot write the output")?;
-    drop(disk);
-    host.disconnect().await?;
-    Ok(())
+    out.flush().context("cannot write the output")
 }
 
 async fn write(args: &WriteArgs, json: bool) -> anyhow::Result<()> {
@@ -179,7 +129,20 @@ async fn write(args: &WriteArgs, json: bool) -> anyhow::Result<()> {
         }
         None => Box::new(stdin().lock()),
     };
-    let (host, disk) = open(&args.disk).await?;
+    let open = OpenDisk::open(&args.disk).await?;
+    let total = open.explain(write_to(open.disk(), args, &mut from).await)?;
+    open.close().await?;
+    if json {
+        println!("{}", json!({ "bytes": total }));
+    }
+    Ok(())
+}
+
+async fn write_to(
+    disk: &RemoteNamespace,
+    args: &WriteArgs,
+    from: &mut impl Read,
+) -> anyhow::Result<u64> {
     let block = u64::from(disk.block_size());
     let mut lba = args.disk.offset / block;
     let (mut bytes, mut total) = (Vec::new(), 0);
@@ -199,10 +162,5 @@ async fn write(args: &WriteArgs, json: bool) -> anyhow::Result<()> {
         (lba, total) = (lba + found / block, total + found);
     }
     disk.flush().await.context("cannot flush the disk")?;
-    drop(disk);
-    host.disconnect().await?;
-    if json {
-        println!("{}", json!({ "bytes": total }));
-    }
-    Ok(())
+    Ok(total)
 }

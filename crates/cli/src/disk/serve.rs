@@ -1,16 +1,17 @@
 //! Serving disks.
 
 use std::io::Write as _;
+use std::net::SocketAddr;
 use std::thread;
 use std::time::Duration;
 
 use anyhow::Context as _;
 use feroce::cm::Manager;
-use feroce_nvme::{FileNamespace, MemoryNamespace, Namespace as _, Subsystem, Target};
+use feroce_nvme::{FileNamespace, MemoryNamespace, Namespace as _, Subsystem, Target, Watch};
 use serde_json::json;
 
 use super::args::ServeArgs;
-use super::block_on;
+use super::executor::block_on;
 
 /// How often the target looks for hosts that are silent.
 const LOOK: Duration = Duration::from_secs(1);
@@ -20,7 +21,11 @@ pub(super) fn run(args: &ServeArgs, json: bool) -> anyhow::Result<()> {
     let mut disks = Subsystem::new(args.nqn.clone());
     let mut sizes = Vec::new();
     for path in &args.file {
-        let open = if args.read_only { FileNamespace::open_read_only } else { FileNamespace::open };
+        let open = match args {
+            ServeArgs { read_only: true, .. } => FileNamespace::open_read_only,
+            ServeArgs { shared: true, .. } => FileNamespace::open_shared,
+            _ => FileNamespace::open,
+        };
         let disk = open(path).with_context(|| format!("cannot serve {}", path.display()))?;
         sizes.push((path.display().to_string(), disk.blocks() * u64::from(disk.block_size())));
         disks = disks.disk(disk);
@@ -31,32 +36,58 @@ pub(super) fn run(args: &ServeArgs, json: bool) -> anyhow::Result<()> {
         disks = disks.disk(disk);
     }
     disks = args.allow.iter().cloned().fold(disks, Subsystem::allow);
-    let target = Target::bind(&Manager::new(), args.listen, [disks]);
-    let target = target.with_context(|| format!("cannot listen at {}", args.listen))?;
-    let at = target.local_addr();
+    let targets = listen(&args.listen, disks)?;
+    let all: Vec<String> = targets.iter().map(|target| target.local_addr().to_string()).collect();
     if json {
         let disks: Vec<_> =
             sizes.iter().map(|(name, bytes)| json!({ "name": name, "bytes": bytes })).collect();
-        let line = json!({ "nqn": args.nqn.as_str(), "address": at.to_string(), "disks": disks });
+        let line = json!({
+            "nqn": args.nqn.as_str(), "address": all.first(), "addresses": all, "disks": disks,
+        });
         println!("{line}");
     } else {
         for (number, (name, bytes)) in (1..).zip(&sizes) {
             println!("disk {number}: {name}, {bytes} bytes");
         }
-        println!("serving {} at {at}; Ctrl-C ends it", args.nqn);
+        println!("serving {} at {}; Ctrl-C ends it", args.nqn, all.join(" and "));
     }
     std::io::stdout().flush()?;
-    let watch = target.watch();
+    let watch: Vec<_> = targets.first().map(Target::watch).into_iter().collect();
     thread::Builder::new().name("disk-watch".to_owned()).spawn(move || {
         loop {
             #[expect(clippy::disallowed_methods, reason = "a thread of the command")]
             thread::sleep(LOOK);
-            watch.expire();
+            watch.iter().for_each(Watch::expire);
         }
     })?;
+    thread::scope(|scope| {
+        let accepting: Vec<_> =
+            targets.iter().map(|target| scope.spawn(move || accept(target))).collect();
+        // None ends while its listener lasts.
+        let mut ended = accepting.into_iter().map(|thread| thread.join());
+        ended.try_for_each(|end| end.unwrap_or(Ok(())))
+    })
+}
+
+/// Listens at all addresses.
+fn listen(at: &[SocketAddr], disks: Subsystem) -> anyhow::Result<Vec<Target>> {
+    let manager = Manager::new();
+    let mut disks = Some(disks);
+    let mut targets: Vec<Target> = Vec::new();
+    for &at in at {
+        let target = match targets.first() {
+            Some(first) => first.bind_also(&manager, at),
+            None => Target::bind(&manager, at, disks.take()),
+        };
+        targets.push(target.with_context(|| format!("cannot listen at {at}"))?);
+    }
+    Ok(targets)
+}
+
+/// Accepts queues of hosts, and serves each in a thread: disks in files block their thread.
+fn accept(target: &Target) -> anyhow::Result<()> {
     loop {
         let queue = block_on(target.accept())?;
-        // Disks in files block their thread, so each queue has one.
         let serve = move || {
             if let Err(e) = block_on(queue.serve()) {
                 eprintln!("feroce: a host could not connect: {e}");

@@ -217,6 +217,7 @@ impl Controller {
                         block_bits: disk.block_size().trailing_zeros() as u8,
                         guid: subsystem.guid(command.nsid),
                         read_only: disk.is_read_only(),
+                        is_shared: true,
                     }
                     .emit(),
                 ),
@@ -255,6 +256,7 @@ impl Controller {
                     mdts: MDTS,
                     namespaces: subsystem.count(),
                     optional: OPTIONAL,
+                    is_shared: true,
                     write_cache: true,
                     subsystem: subsystem.nqn().to_string(),
                     command_capsule: ((CAPSULE + IN_CAPSULE) / 16) as u32,

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use super::paths::Paths;
 use super::queue::{HostQueue, Payload};
 use crate::controller::TRANSFER;
 use crate::error::HostError;
@@ -12,12 +13,50 @@ use crate::wire::{Command, DataRange, IdentifyNamespace, Rw, Status, io};
 /// Blocks that a command names at most.
 const BLOCKS: u64 = 1 << 16;
 
+/// I/O queues of an association.
+#[derive(Debug)]
+pub(super) struct Queues {
+    all: Vec<HostQueue>,
+    /// Commands so far: each goes to the next queue.
+    turn: AtomicUsize,
+}
+
+impl Queues {
+    pub(super) fn new(all: Vec<HostQueue>) -> Self {
+        Self { all, turn: AtomicUsize::new(0) }
+    }
+
+    pub(super) fn all(&self) -> &[HostQueue] {
+        &self.all
+    }
+
+    pub(super) fn into_all(self) -> Vec<HostQueue> {
+        self.all
+    }
+
+    pub(super) async fn call(
+        &self,
+        command: Command,
+        payload: Payload<'_>,
+    ) -> Result<(), HostError> {
+        let turn = self.turn.fetch_add(1, Ordering::Relaxed);
+        self.all[turn % self.all.len()].call(command, payload).await.map(drop)
+    }
+}
+
+/// How commands get to the target.
+#[derive(Debug)]
+pub(super) enum Way {
+    /// By one association, while it lasts.
+    One(Arc<Queues>),
+    /// By any of several, which come and go.
+    Many(Arc<Paths>),
+}
+
 /// A disk of a target. It is a [`Namespace`] like any other, so a target can serve it again.
 #[derive(Debug)]
 pub struct RemoteNamespace {
-    queues: Arc<Vec<HostQueue>>,
-    /// Commands so far: each goes to the next queue.
-    turn: AtomicUsize,
+    way: Way,
     nsid: u32,
     identity: IdentifyNamespace,
     /// Bytes that a command moves at most: a multiple of the block.
@@ -26,7 +65,7 @@ pub struct RemoteNamespace {
 
 impl RemoteNamespace {
     pub(super) fn new(
-        queues: Arc<Vec<HostQueue>>,
+        way: Way,
         nsid: u32,
         identity: IdentifyNamespace,
         most: Option<usize>,
@@ -34,7 +73,7 @@ impl RemoteNamespace {
         let block = 1_usize << identity.block_bits;
         let most = most.unwrap_or(TRANSFER).min(TRANSFER).min(block << 16);
         let most = (most / block).max(1) * block;
-        Self { queues, turn: AtomicUsize::new(0), nsid, identity, most }
+        Self { way, nsid, identity, most }
     }
 
     /// What the target says of it.
@@ -43,10 +82,12 @@ impl RemoteNamespace {
     }
 
     async fn call(&self, command: Command, payload: Payload<'_>) -> Result<(), Status> {
-        let turn = self.turn.fetch_add(1, Ordering::Relaxed);
-        let queue = &self.queues[turn % self.queues.len()];
         let command = Command { nsid: self.nsid, ..command };
-        queue.call(command, payload).await.map(drop).map_err(HostError::into)
+        let called = match &self.way {
+            Way::One(queues) => queues.call(command, payload).await,
+            Way::Many(paths) => paths.call(command, payload).await,
+        };
+        called.map_err(HostError::into)
     }
 
     fn command(&self, opcode: u8, lba: u64, len: usize) -> Command {
@@ -80,6 +121,11 @@ impl Namespace for RemoteNamespace {
 
     fn is_read_only(&self) -> bool {
         self.identity.read_only
+    }
+
+    fn generation(&self) -> u64 {
+        // Targets that serve one disk again say the same of it.
+        u64::from_le_bytes(self.identity.guid[..8].try_into().unwrap_or_default())
     }
 
     fn read<'a>(&'a self, lba: u64, into: &'a mut [u8]) -> Io<'a> {

@@ -1,10 +1,17 @@
 //! The end that uses disks of a target.
 
 mod disk;
+mod multipath;
+mod paths;
 mod queue;
 
+use std::collections::BTreeSet;
+use std::future::poll_fn;
 use std::net::SocketAddr;
-use std::sync::Arc;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::task::Poll;
+use std::time::Duration;
 
 use feroce::cm::Manager;
 
@@ -17,6 +24,8 @@ use crate::wire::{
     fabrics, feature, log,
 };
 pub use disk::RemoteNamespace;
+use disk::{Queues, Way};
+pub use multipath::{Multipath, PathInfo};
 use queue::{HostQueue, Payload};
 
 /// How often a host asks whether the controller has become ready.
@@ -24,6 +33,9 @@ const TRIES: usize = 10_000;
 
 /// Subsystems that a host asks a discovery controller for at most.
 const ENTRIES: u64 = 1024;
+
+/// How long a path is connected again, unless the program says otherwise: as long as Linux does.
+const PATIENCE: Duration = Duration::from_secs(600);
 
 /// Who connects, and with how many queues.
 #[derive(Clone, Debug)]
@@ -37,8 +49,10 @@ pub struct HostOptions {
     /// Entries of an I/O queue, 2 to 128: one less is the number of commands under way.
     pub depth: u16,
     /// How long the target may wait for a sign of life, in milliseconds; zero for ever. A program
-    /// that sets it calls [`Host::keep_alive`] at least twice in that time.
+    /// that sets it calls [`Host::keep_alive`] at least twice in that time; [`Multipath`] does.
     pub keep_alive_ms: u32,
+    /// How long a [`Multipath`] host goes on to connect a path that it has lost.
+    pub patience: Duration,
 }
 
 impl Default for HostOptions {
@@ -48,7 +62,7 @@ impl Default for HostOptions {
         let uuid = "6665726f-6365-806e-766d-65686f737400";
         let name = format!("nqn.2014-08.org.nvmexpress:uuid:{uuid}");
         let host = name.parse().unwrap_or_else(|_| Nqn::discovery());
-        Self { host, host_id, queues: 1, depth: 32, keep_alive_ms: 0 }
+        Self { host, host_id, queues: 1, depth: 32, keep_alive_ms: 0, patience: PATIENCE }
     }
 }
 
@@ -166,9 +180,11 @@ pub async fn discover(
 #[derive(Debug)]
 pub struct Host {
     // Declared before the admin queue: I/O queues disconnect first.
-    queues: Arc<Vec<HostQueue>>,
+    queues: Arc<Queues>,
     admin: Admin,
     identity: IdentifyController,
+    /// Disks that [`Multipath`] has found to be those that it knows.
+    checked: Mutex<BTreeSet<u32>>,
 }
 
 impl Host {
@@ -203,7 +219,8 @@ impl Host {
             associate(&queue, number, depth, admin.controller, nqn, options).await?;
             queues.push(queue);
         }
-        Ok(Self { queues: Arc::new(queues), admin, identity })
+        let queues = Arc::new(Queues::new(queues));
+        Ok(Self { queues, admin, identity, checked: Mutex::default() })
     }
 
     /// What the controller says of itself.
@@ -218,7 +235,7 @@ impl Host {
 
     /// I/O queues that the target has granted.
     pub fn queues(&self) -> usize {
-        self.queues.len()
+        self.queues.all().len()
     }
 
     /// Numbers of the disks.
@@ -230,6 +247,12 @@ impl Host {
 
     /// A disk by its number.
     pub async fn namespace(&self, nsid: u32) -> Result<RemoteNamespace, HostError> {
+        let found = self.identify_namespace(nsid).await?;
+        let way = Way::One(Arc::clone(&self.queues));
+        Ok(RemoteNamespace::new(way, nsid, found, self.longest()))
+    }
+
+    async fn identify_namespace(&self, nsid: u32) -> Result<IdentifyNamespace, HostError> {
         let found = IdentifyNamespace::parse(&self.admin.identify(cns::NAMESPACE, nsid).await?);
         if found.blocks == 0 {
             return Err(HostError::Command(crate::wire::Status::INVALID_NAMESPACE));
@@ -237,9 +260,42 @@ impl Host {
         if !(9..=16).contains(&found.block_bits) {
             return Err(HostError::Target("blocks have less than 512 bytes or more than 64 KiB"));
         }
+        Ok(found)
+    }
+
+    /// Longest transfer in bytes, if there is a limit.
+    fn longest(&self) -> Option<usize> {
         let mdts = 4096_usize.checked_shl(self.identity.mdts.into()).filter(|&most| most >= 4096);
-        let most = if self.identity.mdts == 0 { None } else { mdts };
-        Ok(RemoteNamespace::new(Arc::clone(&self.queues), nsid, found, most))
+        if self.identity.mdts == 0 { None } else { mdts }
+    }
+
+    /// Executes a command for a disk.
+    async fn io(&self, command: Command, payload: Payload<'_>) -> Result<(), HostError> {
+        self.queues.call(command, payload).await
+    }
+
+    fn has_checked(&self, nsid: u32) -> bool {
+        self.checked.lock().unwrap_or_else(PoisonError::into_inner).contains(&nsid)
+    }
+
+    fn note_checked(&self, nsid: u32) {
+        self.checked.lock().unwrap_or_else(PoisonError::into_inner).insert(nsid);
+    }
+
+    /// Resolves when the connection of a queue is lost.
+    pub async fn lost(&self) {
+        let all = self.queues.all().iter().chain([&self.admin.queue]);
+        let mut all: Vec<Pin<Box<_>>> = all.map(|queue| Box::pin(queue.lost())).collect();
+        poll_fn(|cx| {
+            let is_lost = all.iter_mut().any(|lost| lost.as_mut().poll(cx).is_ready());
+            if is_lost { Poll::Ready(()) } else { Poll::Pending }
+        })
+        .await;
+    }
+
+    /// Ends all connections at once. Commands under way fail.
+    fn abandon(&self) {
+        self.queues.all().iter().chain([&self.admin.queue]).for_each(HostQueue::abandon);
     }
 
     /// Gives the target a sign of life.
@@ -252,7 +308,7 @@ impl Host {
     pub async fn disconnect(self) -> Result<(), HostError> {
         let Self { queues, admin, .. } = self;
         if let Some(queues) = Arc::into_inner(queues) {
-            for queue in queues {
+            for queue in queues.into_all() {
                 queue.disconnect().await?;
             }
         }

@@ -28,6 +28,17 @@ pub(super) enum Payload<'a> {
     In(&'a mut [u8]),
 }
 
+impl Payload<'_> {
+    /// The same data, for a command that is executed once more.
+    pub(super) fn again(&mut self) -> Payload<'_> {
+        match self {
+            Self::None => Payload::None,
+            Self::Out(bytes) => Payload::Out(bytes),
+            Self::In(bytes) => Payload::In(bytes),
+        }
+    }
+}
+
 /// A queue.
 #[derive(Debug)]
 pub(super) struct HostQueue {
@@ -80,35 +91,86 @@ impl Ended {
 #[derive(Clone, Copy, PartialEq, Debug)]
 enum Call {
     Free,
-    Waiting,
+    /// The task with this ticket waits, as soon as there is one.
+    Waiting(u64),
     Done(Completion),
     /// The caller has gone; the number is free when the completion has come.
     Abandoned,
 }
 
-/// Tasks that wait for a completion, or for a number. A completion wakes one of them, which takes
-/// all completions that have come and wakes the tasks they are for.
+/// What a task waits for.
+#[derive(Clone, Copy, PartialEq, Debug)]
+enum For {
+    /// The completion of its command.
+    Completion,
+    /// A number for its command.
+    Place,
+    /// The loss of the connection.
+    Loss,
+}
+
+/// Tasks that wait. A completion wakes one of them, which takes all completions that have come and
+/// wakes the tasks they are for.
 #[derive(Debug, Default)]
-struct Waiting(Mutex<(u64, BTreeMap<u64, Waker>)>);
+struct Waiting(Mutex<Waits>);
+
+#[derive(Debug, Default)]
+struct Waits {
+    /// Number of the ticket that was given out last.
+    last: u64,
+    completions: BTreeMap<u64, Waker>,
+    places: BTreeMap<u64, Waker>,
+    losses: BTreeMap<u64, Waker>,
+}
+
+impl Waits {
+    fn of(&mut self, what: For) -> &mut BTreeMap<u64, Waker> {
+        match what {
+            For::Completion => &mut self.completions,
+            For::Place => &mut self.places,
+            For::Loss => &mut self.losses,
+        }
+    }
+}
 
 impl Waiting {
-    fn lock(&self) -> MutexGuard<'_, (u64, BTreeMap<u64, Waker>)> {
+    fn lock(&self) -> MutexGuard<'_, Waits> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn ticket(&self) -> u64 {
-        let mut waiting = self.lock();
-        waiting.0 += 1;
-        waiting.0
+        let mut waits = self.lock();
+        waits.last += 1;
+        waits.last
     }
 
+    /// Wakes a task that looks after the queue. One that waits for the loss of the connection is
+    /// woken if there is no other, so that it costs busy queues nothing.
     fn wake_one(&self) {
-        let waker = self.lock().1.values().next().cloned();
+        let waits = self.lock();
+        let mut all = waits.completions.values().chain(waits.places.values());
+        let waker = all.next().or_else(|| waits.losses.values().next()).cloned();
+        drop(waits);
+        waker.into_iter().for_each(Waker::wake);
+    }
+
+    /// Wakes the task with this ticket, which waits for its completion.
+    fn wake_ticket(&self, ticket: u64) {
+        let waker = self.lock().completions.get(&ticket).cloned();
+        waker.into_iter().for_each(Waker::wake);
+    }
+
+    /// A number has become free.
+    fn wake_place(&self) {
+        let waker = self.lock().places.values().next().cloned();
         waker.into_iter().for_each(Waker::wake);
     }
 
     fn wake_all(&self) {
-        let all: Vec<Waker> = self.lock().1.values().cloned().collect();
+        let waits = self.lock();
+        let all = waits.completions.values().chain(waits.places.values());
+        let all: Vec<Waker> = all.chain(waits.losses.values()).cloned().collect();
+        drop(waits);
         all.into_iter().for_each(Waker::wake);
     }
 }
@@ -235,11 +297,12 @@ impl HostQueue {
         let waker = Waker::from(Arc::clone(&self.waiting));
         let mut cx = Context::from_waker(&waker);
         let mut inbox = self.inbox();
-        let mut has_news = false;
+        if inbox.is_lost {
+            return;
+        }
         while let Some(head) = inbox.posted.front_mut() {
             let Poll::Ready((cqe, buf)) = Pin::new(head).poll(&mut cx) else { break };
             inbox.posted.pop_front();
-            has_news = true;
             let buf = buf.filter(|_| cqe.status == WcStatus::Success);
             let bytes = buf.as_deref().map(|buf| &buf[..buf.len().min(cqe.byte_len as usize)]);
             let completion = bytes.and_then(Completion::parse);
@@ -248,37 +311,62 @@ impl HostQueue {
                 break;
             };
             match inbox.calls.get_mut(usize::from(completion.cid)) {
-                Some(call @ Call::Waiting) => *call = Call::Done(completion),
-                Some(call @ Call::Abandoned) => *call = Call::Free,
+                Some(call @ &mut Call::Waiting(ticket)) => {
+                    *call = Call::Done(completion);
+                    self.waiting.wake_ticket(ticket);
+                }
+                Some(call @ Call::Abandoned) => {
+                    *call = Call::Free;
+                    self.waiting.wake_place();
+                }
                 // No command has that number.
                 _ => inbox.is_lost = true,
             }
             self.post_receive(&mut inbox, buf);
         }
-        if !inbox.is_lost && inbox.ended.0.as_mut().poll(&mut cx).is_ready() {
+        if inbox.ended.0.as_mut().poll(&mut cx).is_ready() {
             inbox.is_lost = true;
-            has_news = true;
         }
+        let is_lost = inbox.is_lost;
         drop(inbox);
-        if has_news {
+        if is_lost {
             self.waiting.wake_all();
         }
     }
 
-    /// Waits until `look` finds something.
-    async fn wait<T>(&self, mut look: impl FnMut(&mut Inbox) -> Option<T>) -> Result<T, HostError> {
-        let ticket = Ticket { waiting: &self.waiting, number: self.waiting.ticket() };
+    /// Waits until `look`, which has the number of the ticket, finds something.
+    async fn wait<T>(
+        &self,
+        what: For,
+        mut look: impl FnMut(&mut Inbox, u64) -> Option<T>,
+    ) -> Result<T, HostError> {
+        let ticket = Ticket { waiting: &self.waiting, what, number: self.waiting.ticket() };
         poll_fn(|cx| {
-            self.waiting.lock().1.insert(ticket.number, cx.waker().clone());
+            self.waiting.lock().of(what).insert(ticket.number, cx.waker().clone());
             self.collect();
             let mut inbox = self.inbox();
-            match look(&mut inbox) {
+            match look(&mut inbox, ticket.number) {
                 Some(found) => Poll::Ready(Ok(found)),
                 None if inbox.is_lost => Poll::Ready(Err(HostError::Lost)),
                 None => Poll::Pending,
             }
         })
         .await
+    }
+
+    /// Resolves when the connection is lost.
+    pub(super) async fn lost(&self) {
+        let never: Result<(), HostError> = self.wait(For::Loss, |_, _| None).await;
+        drop(never);
+    }
+
+    /// Ends the connection at once: commands under way fail, and the target can neither read nor
+    /// write their data any more.
+    pub(super) fn abandon(&self) {
+        self.inbox().is_lost = true;
+        // An error means that it has ended already.
+        let _ = self.connection().id().disconnect();
+        self.waiting.wake_all();
     }
 
     /// Disconnects and waits until the target has confirmed.
@@ -299,12 +387,13 @@ fn keyed(exposed: &Exposed, len: u32) -> Sgl {
 /// A task that waits. When it stops to, another looks after the queue.
 struct Ticket<'a> {
     waiting: &'a Waiting,
+    what: For,
     number: u64,
 }
 
 impl Drop for Ticket<'_> {
     fn drop(&mut self) {
-        self.waiting.lock().1.remove(&self.number);
+        self.waiting.lock().of(self.what).remove(&self.number);
         self.waiting.wake_one();
     }
 }
@@ -318,12 +407,12 @@ struct Place<'a> {
 
 impl<'a> Place<'a> {
     async fn take(queue: &'a HostQueue) -> Result<Self, HostError> {
-        let index = queue.wait(|inbox| {
+        let index = queue.wait(For::Place, |inbox, _| {
             if inbox.is_lost {
                 return None;
             }
             let index = inbox.calls.iter().position(|call| *call == Call::Free)?;
-            inbox.calls[index] = Call::Waiting;
+            inbox.calls[index] = Call::Waiting(0);
             Some(index)
         });
         let cid = u16::try_from(index.await?).unwrap_or(u16::MAX);
@@ -332,10 +421,14 @@ impl<'a> Place<'a> {
 
     async fn completion(&self) -> Result<Completion, HostError> {
         let index = usize::from(self.cid);
-        let found = self.queue.wait(|inbox| match inbox.calls[index] {
-            Call::Done(completion) => Some(completion),
-            _ => None,
-        });
+        let found =
+            self.queue.wait(For::Completion, |inbox, ticket| match &mut inbox.calls[index] {
+                Call::Done(completion) => Some(*completion),
+                call => {
+                    *call = Call::Waiting(ticket);
+                    None
+                }
+            });
         found.await
     }
 }
@@ -344,9 +437,9 @@ impl Drop for Place<'_> {
     fn drop(&mut self) {
         let mut inbox = self.queue.inbox();
         let call = &mut inbox.calls[usize::from(self.cid)];
-        let is_open = *call == Call::Waiting && self.is_sent;
+        let is_open = matches!(call, Call::Waiting(_)) && self.is_sent;
         *call = if is_open { Call::Abandoned } else { Call::Free };
         drop(inbox);
-        self.queue.waiting.wake_one();
+        self.queue.waiting.wake_place();
     }
 }

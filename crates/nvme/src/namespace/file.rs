@@ -16,7 +16,7 @@ const BLOCK: u32 = 512;
 /// A disk in a file, or on a block device of the system. Its operations block the thread that runs
 /// them. A flush is `fdatasync`.
 ///
-/// While it is open, other processes cannot open the same file as a disk.
+/// While it is open, other processes cannot open the same file as a disk, unless both share it.
 #[derive(Debug)]
 pub struct FileNamespace {
     file: File,
@@ -30,6 +30,14 @@ impl FileNamespace {
     pub fn open(path: &Path) -> io::Result<Self> {
         let file = OpenOptions::new().read(true).write(true).open(path)?;
         file.try_lock()?;
+        Self::of(file, false)
+    }
+
+    /// Opens a file for reading and writing that other processes serve as well, so that hosts have
+    /// several paths to it. All of them open it in this way.
+    pub fn open_shared(path: &Path) -> io::Result<Self> {
+        let file = OpenOptions::new().read(true).write(true).open(path)?;
+        file.try_lock_shared()?;
         Self::of(file, false)
     }
 

@@ -1,6 +1,7 @@
 //! A disk in memory.
 
 use std::fmt;
+use std::hash::{BuildHasher as _, RandomState};
 use std::ops::Range;
 use std::sync::{PoisonError, RwLock};
 
@@ -20,6 +21,7 @@ const BLOCK: u32 = 512;
 /// ```
 pub struct MemoryNamespace {
     bytes: RwLock<Vec<u8>>,
+    generation: u64,
 }
 
 impl fmt::Debug for MemoryNamespace {
@@ -31,7 +33,9 @@ impl fmt::Debug for MemoryNamespace {
 impl MemoryNamespace {
     /// A disk of blocks of 512 bytes, all zeros.
     pub fn new(blocks: usize) -> Self {
-        Self { bytes: RwLock::new(vec![0; blocks * BLOCK as usize]) }
+        // The keys of a hasher are random.
+        let generation = RandomState::new().hash_one(blocks);
+        Self { bytes: RwLock::new(vec![0; blocks * BLOCK as usize]), generation }
     }
 
     fn range(lba: u64, len: usize) -> Option<Range<usize>> {
@@ -55,6 +59,10 @@ impl Namespace for MemoryNamespace {
 
     fn block_size(&self) -> u32 {
         BLOCK
+    }
+
+    fn generation(&self) -> u64 {
+        self.generation
     }
 
     fn read<'a>(&'a self, lba: u64, into: &'a mut [u8]) -> Io<'a> {

@@ -34,6 +34,13 @@ pub trait Namespace: Debug + Send + Sync {
         false
     }
 
+    /// Becomes part of the identifier that hosts see. A disk that may come back under the same name
+    /// without its bytes has another number then, so that hosts do not take it for the one they
+    /// knew.
+    fn generation(&self) -> u64 {
+        0
+    }
+
     /// Reads blocks, from `lba` on.
     fn read<'a>(&'a self, lba: u64, into: &'a mut [u8]) -> Io<'a>;
 

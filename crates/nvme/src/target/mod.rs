@@ -80,6 +80,14 @@ impl Target {
         Ok(Self { listener, shared: Arc::new(shared), queues })
     }
 
+    /// Listens at another address too, with the same subsystems: another path for hosts. The result
+    /// accepts and serves like this target, and is served beside it.
+    pub fn bind_also(&self, manager: &Manager, at: SocketAddr) -> Result<Self, Error> {
+        let listener = Listener::bind(manager, at)?;
+        let (shared, queues) = (Arc::clone(&self.shared), Arc::clone(&self.queues));
+        Ok(Self { listener, shared, queues })
+    }
+
     /// Where it listens.
     pub fn local_addr(&self) -> SocketAddr {
         self.listener.local_addr()

@@ -17,6 +17,8 @@ pub struct IdentifyController {
     pub firmware: String,
     /// Longest transfer: 4096 bytes times 2 to this power; 0 for no limit.
     pub mdts: u8,
+    /// Whether the subsystem has other controllers, at this address or another one.
+    pub is_shared: bool,
     /// The controller.
     pub controller: u16,
     /// Whether it is a discovery controller.
@@ -62,6 +64,7 @@ impl IdentifyController {
             serial: text(bytes, 4, 20),
             model: text(bytes, 24, 40),
             firmware: text(bytes, 64, 8),
+            is_shared: byte(bytes, 76) & 2 != 0,
             mdts: byte(bytes, 77),
             controller: le16(bytes, 78),
             version: le32(bytes, 80),
@@ -86,6 +89,8 @@ impl IdentifyController {
         put_text(&mut out, 4, 20, &self.serial, b' ');
         put_text(&mut out, 24, 40, &self.model, b' ');
         put_text(&mut out, 64, 8, &self.firmware, b' ');
+        // Several ports, and several controllers.
+        out[76] = if self.is_shared { 3 } else { 0 };
         out[77] = self.mdts;
         put(&mut out, 78, &self.controller.to_le_bytes());
         put(&mut out, 80, &self.version.to_le_bytes());
@@ -126,6 +131,8 @@ pub struct IdentifyNamespace {
     pub guid: [u8; 16],
     /// Whether the namespace cannot be written.
     pub read_only: bool,
+    /// Whether several controllers can use it at a time.
+    pub is_shared: bool,
 }
 
 impl IdentifyNamespace {
@@ -137,6 +144,7 @@ impl IdentifyNamespace {
             block_bits: byte(bytes, 130 + 4 * format),
             guid: array(bytes, 104),
             read_only: byte(bytes, 99) & 1 != 0,
+            is_shared: byte(bytes, 30) & 1 != 0,
         }
     }
 
@@ -147,6 +155,7 @@ impl IdentifyNamespace {
         for at in [0, 8, 16] {
             put(&mut out, at, &self.blocks.to_le_bytes());
         }
+        out[30] = self.is_shared.into();
         // Blocks that were deallocated read as zeros.
         out[33] = 1;
         out[99] = self.read_only.into();

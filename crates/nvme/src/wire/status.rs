@@ -99,6 +99,16 @@ impl Status {
         self.0 & 0x7ff
     }
 
+    /// Whether the host should not try again.
+    pub fn is_final(self) -> bool {
+        self.0 & DNR != 0
+    }
+
+    /// Whether it says something of the path to the disk, and nothing of the disk.
+    pub fn is_of_the_path(self) -> bool {
+        self.0 & 0x700 == 0x300
+    }
+
     /// Nothing for success, itself for all else.
     pub fn ok(self) -> Result<(), Self> {
         if self.is_ok() { Ok(()) } else { Err(self) }
