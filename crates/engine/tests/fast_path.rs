@@ -26,7 +26,7 @@ fn fast_path(script: &mut Scripted, wr: SendWr) -> Option<Vec<u8>> {
 fn again(script: &mut Scripted) -> Option<Vec<u8>> {
     let mut packet = SingleBuf::default();
     let (now, qpn) = (script.now, script.qp.qpn);
-    let is_sent = script.host.engine.try_fast_path(|| now, qpn, &mut packet);
+    let is_sent = script.host.engine.try_fast_path(qpn, &mut packet, |_| (), || now);
     is_sent.then(|| packet.get().bytes.to_vec())
 }
 
@@ -92,7 +92,7 @@ fn what_the_link_does_not_take_goes_in_a_train() {
     script.qp.sq.stage(send(1, inline(1, 8))).expect("room");
     script.qp.sq.show();
     let (mut packet, now, qpn) = (SingleBuf::default(), script.now, script.qp.qpn);
-    assert!(script.host.engine.try_fast_path(|| now, qpn, &mut packet));
+    assert!(script.host.engine.try_fast_path(qpn, &mut packet, |_| (), || now));
     let single = packet.get();
     let train = single.to_train();
     let mut bytes = vec![0xee; train.packet_len(0)];

@@ -6,7 +6,7 @@ use feroce_engine::{
     WcOpcode, WcStatus,
 };
 use feroce_testkit::{CAPS, Host, QKEY, TestQp, psn, wr};
-use feroce_train::{Instant, SingleBuf};
+use feroce_train::{Instant, Single, SingleBuf};
 use feroce_wire::{Pmtu, Qpn};
 
 const NOW: Instant = Instant::from_nanos(1_000_000);
@@ -184,7 +184,9 @@ fn what_is_for_ourselves_does_not_go_at_once() {
     two.rq.as_mut().unwrap().post(host.recv(9, 0, 8)).unwrap();
     one.sq.stage(wr(1, SendOp::Send, Data::EMPTY)).unwrap();
     one.sq.show();
-    assert!(!host.engine.try_fast_path(|| NOW, one.qpn, &mut SingleBuf::default()));
+    let mut packet = SingleBuf::default();
+    let show = |_: Single<'_>| panic!("it is for this host");
+    assert!(!host.engine.try_fast_path(one.qpn, &mut packet, show, || NOW));
     one.sq.ring();
     settle(&mut host);
     assert_eq!(statuses(&mut host).len(), 2);

@@ -3,7 +3,7 @@
 use alloc::vec::Vec;
 use core::hint::cold_path;
 
-use feroce_train::{Instant, LinkCaps, Path, RxTrain, SingleBuf, Train};
+use feroce_train::{Instant, LinkCaps, Path, RxTrain, Single, SingleBuf, Train};
 use feroce_wire::Qpn;
 
 use super::Engine;
@@ -68,14 +68,18 @@ impl Engine {
 
     /// Puts the packet of the one request of a queue pair that waits into `out`, if it is a short
     /// message and no other queue pair has anything to send. The caller sends it before any train
-    /// that it takes later. False: the doorbell must be rung. Calls `now` only if a timer has to be
-    /// set.
+    /// that it takes later. False: the doorbell must be rung.
+    ///
+    /// Calls `show` when the packet is complete and before the engine records that it was sent, so
+    /// that a receiver in another process need not wait for that. Calls `now` afterwards, and only
+    /// if a timer has to be set.
     #[inline]
     pub fn try_fast_path(
         &mut self,
-        now: impl FnOnce() -> Instant,
         qpn: Qpn,
         out: &mut SingleBuf,
+        show: impl FnOnce(Single<'_>),
+        now: impl FnOnce() -> Instant,
     ) -> bool {
         if self.port.may_have_work() || self.has_held_acks() || !self.loopback.is_empty() {
             cold_path();
@@ -91,7 +95,7 @@ impl Engine {
             return false;
         }
         let qp = self.qps.at(slot).and_then(Transport::ib);
-        qp.is_some_and(|qp| qp.try_fast_path(&mut self.port, now, out))
+        qp.is_some_and(|qp| qp.try_fast_path(&mut self.port, out, show, now))
     }
 
     /// The next train to send. Trains to ourselves are delivered on the way and not shown.

@@ -8,7 +8,7 @@
 use core::hint::cold_path;
 
 use feroce_mem::{Loan, MrTable, PdId, Read};
-use feroce_train::{Instant, SingleBuf};
+use feroce_train::{Instant, Single, SingleBuf};
 use feroce_wire::{Bth, Opcode, Service};
 
 use super::account::Sent;
@@ -86,13 +86,15 @@ impl Qp {
     }
 
     /// Puts the one request in the queue that was not sent into `out`, if it is a short message and
-    /// may go now. The time is asked for only if a timer has to be set.
+    /// may go now, and calls `show` with it. Calls `now` afterwards, and only if a timer has to be
+    /// set.
     #[inline]
     pub(crate) fn try_fast_path(
         &mut self,
         port: &mut Port,
-        now: impl FnOnce() -> Instant,
         out: &mut SingleBuf,
+        show: impl FnOnce(Single<'_>),
+        now: impl FnOnce() -> Instant,
     ) -> bool {
         if !self.is_free() || port.hca.revocations.concern(self.common.qpn) {
             cold_path();
@@ -149,6 +151,7 @@ impl Qp {
             cold_path();
             return false;
         }
+        show(out.get());
         port.hca.counters.sent_pkts += 1;
         port.hca.counters.sent_bytes += packet_len as u64;
         let (kind, packets, len) = (Kind::Acked, 1, only.payload);

@@ -15,7 +15,7 @@ use feroce_local::HostCarrier;
 use feroce_train::{Instant, LinkCaps, SingleBuf, Train};
 
 use super::streams::Streams;
-use super::{WakeOnDrop, Wakes};
+use super::{State, WakeOnDrop, Wakes};
 
 /// Most trains that the driver passes to the link together: a batch for fewer system calls, not a
 /// queue.
@@ -35,7 +35,7 @@ pub(crate) struct LinkSide {
     /// Trains that no longer wait: they were sent or discarded.
     gone: u64,
     /// Acknowledgements or completions wait in the engine for the next turn.
-    pub(super) engine_waits: bool,
+    engine_waits: bool,
     /// The streams of a device that speaks iWARP, which has no packets.
     pub(super) streams: Option<Box<Streams>>,
 }
@@ -74,23 +74,22 @@ impl LinkSide {
         self.waiting.is_empty()
     }
 
+    /// Notes, for the threads that look at the link next, whether the engine waits for a turn.
+    #[inline]
+    pub(super) fn note_waits(&mut self, state: &State) {
+        self.engine_waits = state.engine.has_held_acks() || state.engine.awaits_revocation();
+    }
+
     /// Whether there is no immediate work, as far as that is known without reading the clock.
     #[inline]
     pub(super) fn has_no_work(&self) -> bool {
         self.is_clear() && !self.engine_waits && self.link.is_quiet()
     }
 
-    /// Where the engine puts a packet of its fast path.
+    /// Where the engine puts a packet of its fast path, and the link to show it to.
     #[inline]
-    pub(super) fn single(&mut self) -> &mut SingleBuf {
-        &mut self.single
-    }
-
-    /// Sends the packet of the fast path, if that takes no system call. The caller calls
-    /// [`HostCarrier::wake_receiver`] when it has released the engine.
-    #[inline]
-    pub(super) fn publish_single(&mut self) -> bool {
-        self.link.publish_single(self.single.get())
+    pub(super) fn single(&mut self) -> (&mut SingleBuf, &mut dyn HostCarrier) {
+        (&mut self.single, &mut *self.link)
     }
 
     /// Sends the packet of the fast path. If the link does not take it by itself, it waits as a

@@ -42,7 +42,7 @@ use feroce_link::LinkCounters;
 use feroce_local::HostCarrier;
 use feroce_mem::HostMemory;
 use feroce_ring::{DoorbellSet, Sleeper};
-use feroce_train::Instant;
+use feroce_train::{Instant, Single};
 use feroce_wire::Qpn;
 use nix::poll::{PollFd, PollFlags, ppoll};
 use nix::sys::eventfd::{EfdFlags, EventFd};
@@ -329,14 +329,17 @@ impl Driver {
             return (false, None);
         }
         let mut state = self.state();
-        if !state.engine.try_fast_path(|| self.now(), qpn, link.single()) {
+        let mut is_published = false;
+        let (packet, carrier) = link.single();
+        // A process of this host sees the packet before the engine has recorded it, so that the
+        // rest delays this thread only.
+        let show = |packet: Single<'_>| is_published = carrier.publish_single(packet);
+        if !state.engine.try_fast_path(qpn, packet, show, || self.now()) {
             return (false, None);
         }
         // A driver thread that is awake or idle reads the deadline before it sleeps.
         let deadline = self.sleeper.may_sleep().then(|| state.engine.poll_timeout()).flatten();
-        // A process of this host sees the packet before this thread releases the engine, so that
-        // the release delays this thread only.
-        let is_published = link.publish_single();
+        link.note_waits(&state);
         drop(state);
         match is_published {
             true => link.wake_receiver(),

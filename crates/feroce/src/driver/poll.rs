@@ -64,6 +64,10 @@ impl Driver {
     /// Receives what has arrived, unless another thread owns the link and does so.
     #[inline]
     pub(crate) fn look(&self) -> Looked {
+        // The clock is read before the link is checked, which takes longer, so that a packet which
+        // arrives meanwhile need not wait for the clock.
+        let now = self.now();
+        self.polled_at.store(now.as_nanos(), Ordering::Relaxed);
         let link = self.try_link();
         if self.backoff.is_fresh() && link.as_ref().is_some_and(|link| link.has_no_work()) {
             drop(link);
@@ -71,8 +75,6 @@ impl Driver {
             self.backoff.spin();
             return Looked::Quiet;
         }
-        let now = self.now();
-        self.polled_at.store(now.as_nanos(), Ordering::Relaxed);
         // `Turn::Poll` may hold acknowledgements back until the consumer answers or polls again. If
         // the consumer does neither, the idle driver thread sends them. The driver thread owns the
         // link when it ends its idle state.

@@ -163,7 +163,7 @@ impl Driver {
         link: &mut LinkSide,
         busy: Option<bool>,
     ) -> Driven {
-        link.engine_waits = state.engine.has_held_acks() || state.engine.awaits_revocation();
+        link.note_waits(state);
         // If nothing was driven, no deadline has changed. A driver thread that is awake or idle
         // reads the deadline before it sleeps.
         let is_read = busy.is_some() && self.sleeper.may_sleep();

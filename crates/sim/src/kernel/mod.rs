@@ -200,7 +200,7 @@ impl<F: Fabric, E> Kernel<F, E> {
             return false;
         }
         let mut packet = SingleBuf::default();
-        if !engine.try_fast_path(|| now, qpn, &mut packet) {
+        if !engine.try_fast_path(qpn, &mut packet, |_| (), || now) {
             return false;
         }
         let Single { path, bytes, .. } = packet.get();
