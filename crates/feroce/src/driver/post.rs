@@ -1,0 +1,88 @@
+//! What a consumer that posts does for the device.
+
+use std::hint::cold_path;
+
+use feroce_engine::SendWr;
+use feroce_train::{Instant, Single};
+use feroce_wire::Qpn;
+
+use super::Driver;
+use super::link_side::LinkSide;
+use super::turn::Turn;
+
+impl Driver {
+    /// Transmits posted work whose doorbell was rung. If another thread owns the link, it answers
+    /// the doorbell instead.
+    #[inline]
+    pub(crate) fn kick(&self) {
+        if let Some(link) = self.try_link() {
+            let now = self.now();
+            if self.finish(link, now, Turn::Send) {
+                // The peer may answer at once.
+                self.backoff.reset();
+            }
+        }
+    }
+
+    /// Executes a request at once, if [`Engine::try_direct`] can and no other thread uses the
+    /// engine.
+    #[inline]
+    pub(crate) fn try_direct(&self, qpn: Qpn, wr: &SendWr) -> bool {
+        let Some(mut state) = self.try_state() else { return false };
+        let is_done = state.engine.try_direct(|| self.now(), qpn, wr);
+        state.tell();
+        drop(state);
+        self.wakes.run();
+        is_done
+    }
+
+    /// Sends the single waiting request of a queue pair, if [`Engine::try_fast_path`] can and no
+    /// other thread owns the link.
+    #[inline(never)]
+    pub(crate) fn fast_path(&self, qpn: Qpn) -> bool {
+        let Some(mut link) = self.try_link() else { return false };
+        let (is_sent, deadline) = self.send_single(&mut link, qpn);
+        if is_sent && !link.is_clear() {
+            // The packet waits for the link.
+            cold_path();
+            self.finish(link, self.now(), Turn::Send);
+            return true;
+        }
+        let wakes = link.unlock();
+        if is_sent {
+            self.plan(deadline);
+            self.backoff.reset();
+        }
+        self.answer_bell();
+        drop(wakes);
+        is_sent
+    }
+
+    /// Sends the single waiting request of a queue pair, as [`Engine::try_fast_path`] makes it.
+    /// Returns whether it was sent or waits as a train for the link, and when the engine must be
+    /// driven again.
+    #[inline]
+    fn send_single(&self, link: &mut LinkSide, qpn: Qpn) -> (bool, Option<Instant>) {
+        if !link.is_clear() {
+            return (false, None);
+        }
+        let mut state = self.state();
+        let mut is_published = false;
+        let (packet, carrier) = link.single();
+        // A process of this host sees the packet before the engine has recorded it, so that the
+        // rest delays this thread only.
+        let show = |packet: Single<'_>| is_published = carrier.publish_single(packet);
+        if !state.engine.try_fast_path(qpn, packet, show, || self.now()) {
+            return (false, None);
+        }
+        // A driver thread that is awake or idle reads the deadline before it sleeps.
+        let deadline = self.sleeper.may_sleep().then(|| state.engine.poll_timeout()).flatten();
+        link.note_waits(&state);
+        drop(state);
+        match is_published {
+            true => link.wake_receiver(),
+            false => link.send_waiting_single(),
+        }
+        (true, deadline)
+    }
+}
