@@ -112,6 +112,45 @@ fn mistakes_are_explained() {
     says(&["serve", "--listen", "127.33.2.2"], "required");
 }
 
+#[test]
+fn a_disk_is_measured_and_its_use_is_counted() {
+    let target = Target::start(&["serve", "--memory", "1M", "--listen", "127.33.6.1:0"]);
+    let at = target.address.as_str();
+    let plot = file("plot.svg", b"");
+    let name = plot.to_str().expect("a name");
+    let bench = ["bench", at, "-n", "200", "--json"];
+    let with = |args: &[&'static str]| [&bench[..], args].concat();
+    let read = [&bench[..], &["--depth", "1,8", "--size", "4K,16K", "--plot", name]].concat();
+    let rows: Vec<serde_json::Value> = text(&output(&read))
+        .lines()
+        .map(|line| serde_json::from_str(line).expect("JSON"))
+        .collect();
+    let key = |row: &serde_json::Value| (row["size"].as_u64(), row["depth"].as_u64());
+    let keys: Vec<_> = rows.iter().map(key).collect();
+    let expected = [(4096, 1), (4096, 8), (16384, 1), (16384, 8)];
+    assert_eq!(keys, expected.map(|(size, depth)| (Some(size), Some(depth))));
+    for row in &rows {
+        let figure = |name: &str| row[name].as_f64().expect("a figure");
+        assert!(figure("commands") >= 200.0 && figure("commands_per_s") > 0.0, "{row}");
+        assert!(figure("min_us") <= figure("p50_us") && figure("p99_us") <= figure("max_us"));
+    }
+    assert!(std::fs::read_to_string(&plot).expect("a drawing").contains("16384 bytes"));
+    std::fs::remove_file(plot).expect("removed");
+    text(&output(&with(&["--pattern", "randrw", "--overwrite", "--queues", "2"])));
+    let write = ["--pattern", "write", "--overwrite", "--path", at];
+    text(&output(&[&bench[..], &write].concat()));
+    let refused = output(&with(&["--pattern", "write"]));
+    assert!(String::from_utf8_lossy(&refused.stderr).contains("--overwrite"));
+    let line = text(&output(&["stat", at, "--json"]));
+    let counted: serde_json::Value = serde_json::from_str(&line).expect("JSON");
+    let reads = counted["reads"].as_u64().expect("a count");
+    let writes = counted["writes"].as_u64().expect("a count");
+    assert!(reads >= 800 && writes >= 200 && reads + writes >= 1200, "{counted}");
+    assert!(counted["read_bytes"].as_u64() >= Some(400 * (4096 + 16384)), "{counted}");
+    let rates = text(&output(&["stat", at, "--interval", "0.01", "--count", "2"]));
+    assert_eq!(rates.lines().count(), 3, "{rates}");
+}
+
 /// Bytes that repeat nowhere.
 fn bytes(len: u32) -> Vec<u8> {
     (0..len / 4).flat_map(|i| i.wrapping_mul(0x9e37_79b9).to_le_bytes()).collect()

@@ -22,6 +22,7 @@
 #![forbid(unsafe_code)]
 
 pub mod controller;
+mod counters;
 mod error;
 mod host;
 mod namespace;

@@ -3,6 +3,7 @@
 use std::fmt;
 use std::sync::Arc;
 
+use crate::counters::Counters;
 use crate::namespace::Namespace;
 use crate::wire::Nqn;
 
@@ -21,6 +22,7 @@ pub struct Subsystem {
     nqn: Nqn,
     disks: Vec<Arc<dyn Namespace>>,
     allowed: Vec<Nqn>,
+    counters: Arc<Counters>,
 }
 
 impl fmt::Debug for Subsystem {
@@ -29,14 +31,14 @@ impl fmt::Debug for Subsystem {
             .field("nqn", &self.nqn)
             .field("disks", &self.disks)
             .field("allowed", &self.allowed)
-            .finish()
+            .finish_non_exhaustive()
     }
 }
 
 impl Subsystem {
     /// A subsystem without disks that every host may use.
     pub fn new(nqn: Nqn) -> Self {
-        Self { nqn, disks: Vec::new(), allowed: Vec::new() }
+        Self { nqn, disks: Vec::new(), allowed: Vec::new(), counters: Arc::default() }
     }
 
     /// Adds a disk.
@@ -74,6 +76,11 @@ impl Subsystem {
     /// Whether a host may use it.
     pub fn allows(&self, host: &Nqn) -> bool {
         self.allowed.is_empty() || self.allowed.contains(host)
+    }
+
+    /// What hosts did with its disks.
+    pub(crate) fn counters(&self) -> &Counters {
+        &self.counters
     }
 
     /// An identifier of a disk that stays the same as long as names and generation do.

@@ -2,9 +2,11 @@
 
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
+use std::time::Duration;
 
 use feroce_nvme::wire::Nqn;
 
+use super::load::{Amount, Pattern};
 use crate::size;
 
 /// The port of NVMe over Fabrics.
@@ -23,6 +25,10 @@ pub(crate) enum Command {
     Read(ReadArgs),
     /// Write to a disk of a target, and flush it.
     Write(WriteArgs),
+    /// Measure a disk of a target, as fio does.
+    Bench(BenchArgs),
+    /// Show how much the disks of a target are used.
+    Stat(StatArgs),
 }
 
 #[derive(Debug, clap::Args)]
@@ -156,6 +162,89 @@ pub(crate) struct WriteArgs {
     pub(super) disk: DiskArgs,
     /// What to write [default: standard input].
     pub(super) file: Option<PathBuf>,
+}
+
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Each --size is measured at each --depth, for a second. Commands of the patterns read and write
+follow each other from --offset on, for --length bytes, again and again; the others go anywhere in
+there.
+
+Examples:
+  feroce disk bench 10.0.0.1                               random reads of 4 KiB, 1 and 32 at a time
+  feroce disk bench 10.0.0.1 --pattern read --size 128K    a stream
+  feroce disk bench 10.0.0.1 --depth 1,2,4,8,16,32,64 --plot depths.svg
+  feroce disk bench 10.0.0.1 --pattern randrw --overwrite  destroys what is on the disk")]
+pub(crate) struct BenchArgs {
+    #[command(flatten)]
+    pub(super) disk: DiskArgs,
+    /// Which blocks, in which order; fio's names.
+    #[arg(long, value_enum, default_value_t = Pattern::Randread)]
+    pub(super) pattern: Pattern,
+    /// Bytes of a command: a multiple of the block.
+    #[arg(short, long, value_delimiter = ',', default_value = "4K",
+          value_parser = |text: &str| size::parse(text, &(512..=1_usize << 27)))]
+    pub(super) size: Vec<usize>,
+    /// Commands at a time.
+    #[arg(long, value_delimiter = ',', default_value = "1,32",
+          value_parser = clap::value_parser!(u16).range(1..=2032))]
+    pub(super) depth: Vec<u16>,
+    /// Queues, which the commands take in turn.
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=16))]
+    pub(super) queues: u16,
+    /// Bytes of the disk to use, from --offset on [default: to the end].
+    #[arg(long, value_parser = |text: &str| size::parse(text, &(0..=u64::MAX)))]
+    pub(super) length: Option<u64>,
+    /// Let the patterns that write destroy what is on the disk.
+    #[arg(long)]
+    pub(super) overwrite: bool,
+    /// Commands to measure, each time [default: as many as go in a second].
+    #[arg(short = 'n', long, value_name = "COMMANDS", conflicts_with = "duration",
+          value_parser = clap::value_parser!(u64).range(1..))]
+    iterations: Option<u64>,
+    /// Seconds to measure, each time.
+    #[arg(short = 'D', long, value_name = "SECONDS")]
+    duration: Option<f64>,
+    /// Draw commands per second over the depth, or over the size if there is one depth.
+    #[arg(long, value_name = "FILE.svg")]
+    pub(super) plot: Option<PathBuf>,
+}
+
+impl BenchArgs {
+    pub(super) fn amount(&self) -> Amount {
+        match self.iterations {
+            Some(n) => Amount::Commands(n),
+            None => {
+                let seconds = self.duration.unwrap_or(1.0);
+                Amount::Time(Duration::try_from_secs_f64(seconds).unwrap_or_default())
+            }
+        }
+    }
+}
+
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+The figures are those of the target's health log, of all hosts together since it was started; `nvme
+smart-log` shows them too.
+
+Examples:
+  feroce disk stat 10.0.0.1                  totals
+  feroce disk stat 10.0.0.1 --interval 1     rates, each second until Ctrl-C")]
+pub(crate) struct StatArgs {
+    /// The target: an address, and a port unless it is 4420.
+    #[arg(value_parser = address)]
+    pub(super) address: SocketAddr,
+    /// The subsystem [default: the only one].
+    #[arg(long)]
+    pub(super) nqn: Option<Nqn>,
+    /// Show rates, at intervals of so many seconds.
+    #[arg(short, long, value_name = "SECONDS")]
+    pub(super) interval: Option<f64>,
+    /// How often to show rates [default: until Ctrl-C].
+    #[arg(short, long, value_name = "TIMES", requires = "interval")]
+    pub(super) count: Option<u64>,
+    #[command(flatten)]
+    pub(super) host: HostArgs,
 }
 
 /// An address, with or without a port.

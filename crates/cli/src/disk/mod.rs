@@ -1,9 +1,13 @@
 //! `feroce disk`: remote disks, served and used.
 
 mod args;
+mod bench;
 mod executor;
+mod load;
 mod open;
+mod report;
 mod serve;
+mod stat;
 
 use std::fs::File;
 use std::io::{Read, Write, stdin, stdout};
@@ -32,6 +36,8 @@ pub(crate) fn run(command: &Command, json: bool) -> anyhow::Result<ExitCode> {
         Command::Ls(args) => block_on(list_disks(args, json))?,
         Command::Read(args) => block_on(read(args))?,
         Command::Write(args) => block_on(write(args, json))?,
+        Command::Bench(args) => block_on(bench::run(args, json))?,
+        Command::Stat(args) => block_on(stat::run(args, json))?,
     }
     Ok(ExitCode::SUCCESS)
 }

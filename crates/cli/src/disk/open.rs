@@ -1,5 +1,6 @@
 //! A disk of a target, as the arguments name it.
 
+use std::net::SocketAddr;
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
@@ -32,8 +33,19 @@ enum By {
 impl OpenDisk {
     /// Connects.
     pub(super) async fn open(args: &DiskArgs) -> anyhow::Result<Self> {
-        let (manager, options) = (Manager::new(), options(&args.host));
-        let nqn = subsystem(&manager, args, &options).await?;
+        let usual = HostOptions::default();
+        Self::open_with(args, usual.queues, usual.depth).await
+    }
+
+    /// Connects with so many queues of so many entries.
+    pub(super) async fn open_with(
+        args: &DiskArgs,
+        queues: u16,
+        depth: u16,
+    ) -> anyhow::Result<Self> {
+        let manager = Manager::new();
+        let options = HostOptions { queues, depth, ..options(&args.host) };
+        let nqn = subsystem(&manager, args.address, args.nqn.as_ref(), &options).await?;
         let number = args.disk;
         let lacks = || format!("cannot use disk {number}");
         let this = if args.path.is_empty() && args.patience == 0 {
@@ -89,18 +101,19 @@ impl OpenDisk {
 }
 
 /// The subsystem that the arguments name, or the only one.
-async fn subsystem(
+pub(super) async fn subsystem(
     manager: &Manager,
-    args: &DiskArgs,
+    at: SocketAddr,
+    nqn: Option<&Nqn>,
     options: &HostOptions,
 ) -> anyhow::Result<Nqn> {
-    if let Some(nqn) = &args.nqn {
+    if let Some(nqn) = nqn {
         return Ok(nqn.clone());
     }
-    let found = discover(manager, args.address, options).await;
-    let found = found.with_context(asked(args.address))?;
+    let found = discover(manager, at, options).await;
+    let found = found.with_context(asked(at))?;
     match &found[..] {
-        [] => bail!("the target at {} has no disks for this host", args.address),
+        [] => bail!("the target at {at} has no disks for this host"),
         [only] => Ok(only.subsystem.parse()?),
         all => {
             let names: Vec<&str> = all.iter().map(|e| e.subsystem.as_str()).collect();

@@ -278,7 +278,8 @@ impl Controller {
                 DiscoveryLog { generation: 1, entries }.emit()
             }
             // Nothing has happened that these could tell of.
-            (Identity::Disks(_), log::ERRORS | log::HEALTH | log::FIRMWARE) => Vec::new(),
+            (Identity::Disks(_), log::ERRORS | log::FIRMWARE) => Vec::new(),
+            (Identity::Disks(subsystem), log::HEALTH) => subsystem.counters().health().emit(),
             (Identity::Disks(_), log::EFFECTS) => effects(),
             _ => return Answer::error(Status::INVALID_LOG_PAGE),
         };

@@ -20,8 +20,8 @@ use crate::error::HostError;
 use crate::wire::property::{self, CC_ENABLE, CC_ENTRIES, CC_SHUTDOWN, CSTS_READY};
 use crate::wire::{
     ANY_CONTROLLER, CAPSULE, CONNECT_DATA, Command, ConnectData, DISCOVERY_ENTRY, DiscoveryEntry,
-    DiscoveryLog, IDENTIFY, IdentifyController, IdentifyNamespace, LogPage, Nqn, admin, cns,
-    fabrics, feature, log,
+    DiscoveryLog, HEALTH, Health, IDENTIFY, IdentifyController, IdentifyNamespace, LogPage, Nqn,
+    admin, cns, fabrics, feature, log,
 };
 pub use disk::RemoteNamespace;
 use disk::{Queues, Way};
@@ -116,7 +116,9 @@ impl Admin {
 
     async fn log_page(&self, id: u8, offset: u64, len: usize) -> Result<Vec<u8>, HostError> {
         let page = LogPage { id, offset, len: len as u64 };
-        let command = Command::new(admin::GET_LOG_PAGE).with_log_page(page);
+        // Of the controller; a page of discovery is of no namespace.
+        let nsid = if id == log::DISCOVERY { 0 } else { u32::MAX };
+        let command = Command { nsid, ..Command::new(admin::GET_LOG_PAGE) }.with_log_page(page);
         let mut bytes = vec![0; len];
         self.queue.call(command, Payload::In(&mut bytes)).await?;
         Ok(bytes)
@@ -296,6 +298,11 @@ impl Host {
     /// Ends all connections at once. Commands under way fail.
     fn abandon(&self) {
         self.queues.all().iter().chain([&self.admin.queue]).for_each(HostQueue::abandon);
+    }
+
+    /// How much the disks are used, by all hosts.
+    pub async fn health(&self) -> Result<Health, HostError> {
+        Ok(Health::parse(&self.admin.log_page(log::HEALTH, 0, HEALTH).await?))
     }
 
     /// Gives the target a sign of life.

@@ -241,7 +241,25 @@ impl Session {
         let subsystem = subsystem.ok_or(Status::SEQUENCE.do_not_retry())?;
         let found = subsystem.namespace(command.nsid);
         let disk = found.ok_or(Status::INVALID_NAMESPACE.do_not_retry())?.as_ref();
-        let DiskCommand { op, lba, blocks, len, durable } = disk_command(command, disk)?;
+        let checked = disk_command(command, disk)?;
+        let result = self.execute_disk(command, &checked, disk, capsule).await;
+        match &result {
+            Ok(response) => subsystem.counters().count(&checked, response.status),
+            Err(Fault::Status(status)) => subsystem.counters().count(&checked, *status),
+            Err(Fault::Lost) => {}
+        }
+        result
+    }
+
+    /// Executes a command that was checked.
+    async fn execute_disk(
+        &self,
+        command: &Command,
+        checked: &DiskCommand,
+        disk: &dyn Namespace,
+        capsule: &[u8],
+    ) -> Result<Response, Fault> {
+        let DiskCommand { op, lba, blocks, len, durable } = *checked;
         match op {
             DiskOp::Flush => disk.flush().await?,
             DiskOp::WriteZeroes => disk.write_zeroes(lba, blocks).await?,

@@ -12,6 +12,7 @@ mod command;
 mod completion;
 mod connect;
 mod discovery;
+mod health;
 mod identify;
 mod nqn;
 pub mod property;
@@ -25,6 +26,7 @@ pub use command::{
 pub use completion::{COMPLETION, Completion};
 pub use connect::{ANY_CONTROLLER, CONNECT_DATA, ConnectData};
 pub use discovery::{AddressFamily, DISCOVERY_ENTRY, DiscoveryEntry, DiscoveryLog};
+pub use health::{HEALTH, Health};
 pub use identify::{IDENTIFY, IdentifyController, IdentifyNamespace, descriptors, namespace_list};
 pub use nqn::{DISCOVERY_NQN, Nqn, NqnError};
 pub use sgl::{Sgl, SglKind};

@@ -109,6 +109,11 @@ impl Status {
         self.0 & 0x700 == 0x300
     }
 
+    /// Whether the medium has failed.
+    pub fn is_of_the_medium(self) -> bool {
+        matches!(self.code(), 0x280 | 0x281)
+    }
+
     /// Nothing for success, itself for all else.
     pub fn ok(self) -> Result<(), Self> {
         if self.is_ok() { Ok(()) } else { Err(self) }
