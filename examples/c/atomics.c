@@ -35,6 +35,7 @@ static void client(int socket)
     uint64_t sum = draw(&end, &word, &counter), ignored;
     exchange(socket, &sum, &ignored, sizeof sum);
     destroy_end(&end);
+    CHECK(!ibv_close_device(end.context));
 }
 
 int main(void)

@@ -17,6 +17,7 @@ static void target(int socket)
     printf("target: \"%s\"\n", memory);
     CHECK(strcmp(memory, text) == 0);
     destroy_end(&end);
+    CHECK(!ibv_close_device(end.context));
 }
 
 static void writer(int socket)
@@ -43,6 +44,7 @@ static void writer(int socket)
     fflush(stdout);
     meet(socket);
     destroy_end(&end);
+    CHECK(!ibv_close_device(end.context));
 }
 
 int main(void)

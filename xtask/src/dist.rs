@@ -1,6 +1,10 @@
 //! `cargo xtask dist`: what to give to people who do not build.
 
+mod clean;
 mod deb;
+mod trial;
+
+pub(crate) use trial::all as try_out;
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -13,13 +17,15 @@ use crate::{Failure, Outcome};
 
 pub(crate) const HELP: &str = "\
 Builds feroce for others: a directory that can be put anywhere, with the command, the library
-that stands in for libibverbs and librdmacm, manual pages and completions; and a Debian package
-of the same.
+that stands in for libibverbs and librdmacm, manual pages and completions; and the same as an
+archive, a Debian package and a wheel for pip.
 
-Usage: cargo xtask dist [--out DIR]
+Usage: cargo xtask dist [--out DIR] [--try]
 
 Options:
   --out DIR   Where to put them (default: dist in the target directory)
+  --try       Try each of them, and the command as `cargo install` installs it, in a root file
+              system that has nothing else (needs a Debian, which need not be root)
 ";
 
 /// The names under which programs look for the library.
@@ -51,24 +57,38 @@ const DOCUMENTS: &[&str] = &[
 /// What was built.
 pub(crate) struct Built {
     /// The directory that can be put anywhere.
-    pub(crate) folder: PathBuf,
+    folder: PathBuf,
+    /// The same in one file.
+    archive: PathBuf,
     /// The package, where there are the tools to make one.
-    pub(crate) package: Option<PathBuf>,
+    package: Option<PathBuf>,
+    /// The wheel, where there is a Python to make one.
+    wheel: Option<PathBuf>,
 }
 
 pub(crate) fn main(mut args: Args) -> Outcome {
     let out: Option<PathBuf> = args.value("--out")?;
+    let tries = args.flag("--try");
     args.finish()?;
-    let built = build(&out.unwrap_or_else(|| target_dir().join("dist")))?;
+    let out = out.unwrap_or_else(|| target_dir().join("dist"));
+    let built = build(&out)?;
     println!("dist: {}", built.folder.display());
-    match built.package {
+    println!("dist: {}", built.archive.display());
+    match &built.package {
         Some(package) => println!("dist: {}", package.display()),
         None => println!("dist: no Debian package, since dpkg-deb is not here"),
+    }
+    match &built.wheel {
+        Some(wheel) => println!("dist: {}", wheel.display()),
+        None => println!("dist: no wheel, since python3 is not here"),
+    }
+    if tries {
+        try_out(&built, &out)?.iter().for_each(|untried| println!("dist: untried: {untried}"));
     }
     Ok(())
 }
 
-/// Builds both into `out`.
+/// Builds all of them into `out`.
 pub(crate) fn build(out: &Path) -> Outcome<Built> {
     run(&mut cargo(["build", "--release", "-p", "feroce-cli", "-p", "feroce-capi"]))?;
     let version = version()?;
@@ -78,7 +98,34 @@ pub(crate) fn build(out: &Path) -> Outcome<Built> {
         true => Some(deb::build(out, &folder, &version)?),
         false => None,
     };
-    Ok(Built { folder, package })
+    let archive = archive(out, &folder)?;
+    let wheel = match is_on_path("python3") {
+        true => Some(wheel(out, &folder, &version)?),
+        false => None,
+    };
+    Ok(Built { folder, archive, package, wheel })
+}
+
+/// Packs the directory into one file, which is the same for the same content.
+fn archive(out: &Path, folder: &Path) -> Outcome<PathBuf> {
+    let name = folder.file_name().unwrap_or_default();
+    let archive = out.join(name).with_added_extension("tar.gz");
+    let mut tar = Command::new("tar");
+    tar.args(["--sort=name", "--owner=0", "--group=0", "--numeric-owner", "--mtime=@0"]);
+    run(tar.arg("-czf").arg(&archive).arg("-C").arg(out).arg(name))?;
+    Ok(archive)
+}
+
+/// Packs command and library as a wheel for this processor, and C libraries from this one on.
+fn wheel(out: &Path, folder: &Path, version: &str) -> Outcome<PathBuf> {
+    let binaries = ["bin/feroce", "lib/feroce/libferoce.so"].map(|path| folder.join(path));
+    let libc = deb::newest_libc(&binaries)?.replace('.', "_");
+    let platform = format!("manylinux_{libc}_{}", std::env::consts::ARCH);
+    let mut pack = Command::new("python3");
+    pack.arg(root().join("xtask/src/dist/wheel.py")).arg(folder).args([version, &platform]);
+    let wheel = ask(pack.arg(root().join("README.md")).arg(out));
+    let wheel = wheel.ok_or_else(|| Failure::Failed("the wheel cannot be packed".into()))?;
+    Ok(PathBuf::from(wheel.trim()))
 }
 
 /// The version of the workspace.
@@ -140,24 +187,4 @@ fn make_room(file: &Path) -> Outcome {
 
 fn failed(path: impl AsRef<Path>, error: std::io::Error) -> Failure {
     Failure::Failed(format!("{}: {error}", path.as_ref().display()))
-}
-
-/// Proves that the directory works where it is: the files of the devices are seen by a program
-/// that knows nothing of feroce.
-pub(crate) fn try_out(folder: &Path) -> Outcome {
-    let feroce = folder.join("bin/feroce");
-    run(Command::new(&feroce).args(["run", "--", "ls", "/sys/class/infiniband"]))?;
-    if is_on_path("ibv_devinfo") {
-        run(Command::new(&feroce).args(["run", "--", "ibv_devinfo", "-l"]))?;
-    }
-    Ok(())
-}
-
-/// The directory as the package would install it, to be tried out.
-pub(crate) fn unpacked(package: &Path, into: &Path) -> Outcome<PathBuf> {
-    if into.exists() {
-        fs::remove_dir_all(into).map_err(|e| failed(into, e))?;
-    }
-    run(Command::new("dpkg-deb").arg("--extract").args([package, into]))?;
-    Ok(into.join("usr"))
 }

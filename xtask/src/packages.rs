@@ -36,6 +36,18 @@ const PACKAGES: &[Package] = &[
         without: "the page of `feroce web` is fetched, but not drawn",
     },
     Package {
+        name: "cmake",
+        program: "ctest",
+        reason: "a recipe of docs/recipes, to use as it is",
+        without: "the recipe of CTest is not tried",
+    },
+    Package {
+        name: "python3-pytest",
+        program: "pytest-3",
+        reason: "a recipe of docs/recipes, to use as it is",
+        without: "the recipe of pytest is not tried",
+    },
+    Package {
         name: "valgrind",
         program: "valgrind",
         reason: "counts instructions, which are the same on every machine",

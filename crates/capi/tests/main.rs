@@ -18,5 +18,6 @@ mod netns;
 mod programs;
 mod programs_in_c;
 mod pyverbs;
+mod recipes;
 mod refusals;
 mod sanitizers;

@@ -211,11 +211,7 @@ fn run_fuzz() -> Outcome<Done> {
 fn run_dist() -> Outcome<Done> {
     let out = target_dir().join("dist");
     let built = dist::build(&out)?;
-    dist::try_out(&built.folder)?;
-    if let Some(package) = built.package {
-        dist::try_out(&dist::unpacked(&package, &out.join("unpacked"))?)?;
-    }
-    Ok(quietly())
+    dist::try_out(&built, &out).map(Done::Ran)
 }
 
 fn run_clients() -> Outcome<Done> {

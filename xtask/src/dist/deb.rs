@@ -50,7 +50,7 @@ Description: RDMA without RDMA hardware
 }
 
 /// The newest version of the C library that one of the files was linked with.
-fn newest_libc(files: &[PathBuf]) -> Outcome<String> {
+pub(super) fn newest_libc(files: &[PathBuf]) -> Outcome<String> {
     let mut newest = (2, 17);
     for file in files {
         let bytes = fs::read(file).map_err(|e| failed(file, e))?;
