@@ -129,6 +129,7 @@ const UDP_PACKETS: &str = "UDP, 4 KiB per call";
 const UCX_PUT_BW: &str = "UCX tcp put 1 MiB";
 const LIBFABRIC_BW: &str = "libfabric tcp 1 MiB ping-pong";
 const WRITE_BW: &str = "feroce WRITE 1 MiB";
+const WRITE_BW_V1: &str = "feroce WRITE 1 MiB, RoCEv1";
 const WRITE_BW_LOSS_RARE: &str = "feroce WRITE 1 MiB, 0.01 % loss";
 const WRITE_BW_LOSS: &str = "feroce WRITE 1 MiB, 1 % loss";
 const UDP_POLLING: &str = "UDP 8 B ping-pong, polling";
@@ -192,6 +193,12 @@ const CABLE: &[Row] = &[
         server: "perf write bw",
         client: "perf write bw -s 1M -D {seconds} --json {server}",
         ..by(Tool::Feroce, WRITE_BW, Unit::GbitPerSecond)
+    },
+    Row {
+        env: &[("FEROCE_DEFAULT_ROCE_MODE", "v1")],
+        server: "perf write bw -R",
+        client: "perf write bw -R -s 1M -D {seconds} --json {server}",
+        ..by(Tool::Feroce, WRITE_BW_V1, Unit::GbitPerSecond)
     },
     Row {
         env: &[("FEROCE_FAULT", "loss=0.01%,seed=7")],
@@ -297,6 +304,7 @@ const CABLE_CLAIMS: &[Claim] = &[
     claim(WRITE_BW, UDP_TRAINS, None),
     claim(WRITE_BW, UCX_PUT_BW, None),
     claim(WRITE_BW, LIBFABRIC_BW, None),
+    claim(WRITE_BW_V1, WRITE_BW, Some(Wanted::AtLeast(0.5))),
     claim(WRITE_BW_LOSS_RARE, WRITE_BW, Some(Wanted::AtLeast(0.8))),
     claim(WRITE_BW_LOSS, WRITE_BW, Some(Wanted::AtLeast(0.3))),
     claim(WRITE_LAT, UDP_POLLING, Some(Wanted::AtMost(1.5))),

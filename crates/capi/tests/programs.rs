@@ -7,6 +7,8 @@ mod applications;
 mod iwarp;
 #[path = "programs/measuring.rs"]
 mod measuring;
+#[path = "programs/rocev1.rs"]
+mod rocev1;
 #[path = "programs/sockets.rs"]
 mod sockets;
 #[path = "programs/tables.rs"]
@@ -28,6 +30,7 @@ use iwarp::{FIO_IWARP, PERFTEST_IWARP, RDMACM_IWARP, RSOCKETS_IWARP};
 use measuring::{
     LIBFABRIC, PERFTEST, PERFTEST_CM, PERFTEST_NAMED, UCX_IPV6, UCX_RC, UCX_TRANSPORTS, UCX_UD,
 };
+use rocev1::{IBVERBS_PRIORITY, IBVERBS_V1, IBVERBS_VLAN, PERFTEST_V1, RDMACM_V1, RDMACM_VLAN};
 use sockets::{IPERF, PRELOADED, RSOCKETS};
 use tables::{IBVERBS_UTILS, MIXED, Package, Program, RDMACM_UTILS, Ready, Sides, pair};
 
@@ -62,8 +65,7 @@ impl Library {
 
 /// Whether a TCP port is listened on in the namespace of this thread.
 fn is_listened_on(port: u16) -> bool {
-    // The local address ends with the port; state 0A is LISTEN.
-    let local = format!(":{port:04X} ");
+    let local = format!(":{port:04X} "); // The local address ends with it; 0A is LISTEN.
     ["tcp", "tcp6"].iter().any(|family| {
         let table = fs::read_to_string(format!("/proc/thread-self/net/{family}"));
         table.is_ok_and(|t| t.lines().any(|line| line.contains(&local) && line.contains(" 0A ")))
@@ -98,10 +100,13 @@ fn is_idle(timeout: u32) -> bool {
     !states.is_empty() && states.into_iter().all(|waits| waits)
 }
 
-/// Whether a process in the namespace of this thread is a member of 239.1.1.1.
+/// Whether a process in the namespace of this thread is a member of 239.1.1.1: by IP, or on RoCEv1
+/// by its Ethernet address.
 fn is_member() -> bool {
-    let table = fs::read_to_string("/proc/thread-self/net/igmp");
-    table.is_ok_and(|table| table.contains("010101EF"))
+    [("igmp", "010101EF"), ("dev_mcast", "3333ef010101")].iter().any(|(table, group)| {
+        let table = fs::read_to_string(format!("/proc/thread-self/net/{table}"));
+        table.is_ok_and(|table| table.contains(group))
+    })
 }
 
 /// Waits until a server is ready; false if it ends before.
@@ -442,7 +447,7 @@ fn memory_of_programs_is_converted() {
 /// Some programs take the first address of IPv4 that they see, and some the second entry, whatever
 /// it is; both carry traffic (`-g 0` and `-g 1` in the tables).
 #[test]
-fn an_address_is_one_gid_and_ipv4_comes_first() {
+fn an_address_is_one_gid_of_each_type_and_ipv4_comes_first() {
     if !is_installed(&IBVERBS_UTILS) {
         return;
     }
@@ -455,7 +460,7 @@ fn an_address_is_one_gid_and_ipv4_comes_first() {
         let has = |address: &str| gids.iter().filter(|line| line.contains(address)).count();
         assert!(gids[0].contains("::ffff:10.9.0.1, RoCE v2"), "{gids:#?}");
         assert!(gids[1].contains("fd09::1, RoCE v2"), "{gids:#?}");
-        assert_eq!((has("::ffff:"), has("fd09::1"), gids.len()), (1, 1, 3), "{gids:#?}");
+        assert_eq!((has(", RoCE v2"), has(", RoCE v1"), gids.len()), (3, 3, 6), "{gids:#?}");
     });
 }
 
@@ -511,6 +516,12 @@ const PACKAGES: &[Package] = &[
     PERFTEST,
     PERFTEST_NAMED,
     PERFTEST_CM,
+    IBVERBS_V1,
+    IBVERBS_PRIORITY,
+    IBVERBS_VLAN,
+    PERFTEST_V1,
+    RDMACM_V1,
+    RDMACM_VLAN,
     RDMACM_IWARP,
     RSOCKETS_IWARP,
     FIO_IWARP,
@@ -538,9 +549,10 @@ fn table() -> String {
                 options => format!("`{options}`"),
             };
             let mut options = options.map(quoted).collect::<Vec<_>>().join(", ");
-            // Which device it is does not matter.
-            if let Some((name, value)) = environment.first() {
-                options = format!("`{name}={value}`: {options}");
+            if let [(name, value), others @ ..] = environment {
+                let ours = others.iter().filter(|(name, _)| name.starts_with("FEROCE_"));
+                let more: String = ours.map(|(name, value)| format!(" {name}={value}")).collect();
+                options = format!("`{name}={value}{more}`: {options}");
             }
             let program = runs[0].name;
             writeln!(table, "| {package} | {version} | `{program}` | {options} | passes |")

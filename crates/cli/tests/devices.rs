@@ -75,11 +75,12 @@ fn devinfo_has_the_layout_of_ibv_devinfo() {
 }
 
 #[test]
-fn devinfo_verbose_shows_every_gid_as_roce_v2() {
+fn devinfo_verbose_shows_every_gid_with_its_type() {
     let text = stdout("devinfo -v");
     let gids: Vec<&str> = text.lines().filter(|l| l.contains("GID[")).collect();
     assert!(!gids.is_empty());
-    assert!(gids.iter().all(|l| l.ends_with(", RoCE v2")), "{text}");
+    let is_typed = |l: &&str| l.ends_with(", RoCE v2") || l.ends_with(", RoCE v1");
+    assert!(gids.iter().all(is_typed) && gids[0].ends_with(", RoCE v2"), "{text}");
     assert!(text.contains("\tmax_qp:\t\t\t\t"), "{text}");
     let infos = json("devinfo");
     let count: usize = infos
@@ -149,6 +150,33 @@ impl Drop for Namespace {
     }
 }
 
+/// GIDs of RoCEv1 need a privilege; where there are none, a line says why.
+#[test]
+fn gids_of_rocev1_follow_those_of_rocev2() {
+    let Some(mut host) = Namespace::new() else { return };
+    host.tell("ip link set lo up; ip link add v0 type veth peer name v1");
+    host.tell("ip link set v0 addrgenmode none; ip link set v0 up");
+    host.tell("ip addr add 10.1.1.1/24 dev v0; ip addr add 10.1.1.2/24 dev v0");
+    let mut show = |before: &str, device: &str| {
+        host.tell(&format!(
+            "{before} {PROGRAM} devinfo -v -d {device} | grep -e GID -e 'RoCE v1:'; echo end"
+        ));
+        let lines = std::iter::from_fn(|| Some(host.line()).filter(|line| line != "end"));
+        lines.map(|line| line.trim().replace('\t', "")).collect::<Vec<_>>()
+    };
+    let v2 = ["GID[  0]:::ffff:10.1.1.1, RoCE v2", "GID[  1]:::ffff:10.1.1.2, RoCE v2"];
+    let v1 = ["GID[  2]:::ffff:10.1.1.1, RoCE v1", "GID[  3]:::ffff:10.1.1.2, RoCE v1"];
+    assert_eq!(show("", "v0"), [v2, v1].concat());
+    let refused = show("setpriv --bounding-set=-net_raw --inh-caps=-net_raw", "v0");
+    assert_eq!(refused[..2], v2);
+    assert!(refused[2].starts_with("RoCE v1:no GIDs: CAP_NET_RAW is missing: "), "{refused:?}");
+    let off = show("FEROCE_ROCEV1=0", "v0");
+    assert_eq!(off[2], "RoCE v1:no GIDs: the setting `rocev1` is off");
+    let loopback = show("", "lo");
+    let why = "RoCE v1:no GIDs: only the device of an Ethernet interface has them";
+    assert_eq!(loopback.last().map(String::as_str), Some(why));
+}
+
 #[test]
 fn changes_of_an_interface_are_events() {
     let Some(mut host) = Namespace::new() else { return };
@@ -157,7 +185,8 @@ fn changes_of_an_interface_are_events() {
     host.tell("ip link set v0 addrgenmode none; ip link set v1 addrgenmode none");
     host.tell("ip link set v1 up; ip link set v0 up");
     host.tell("until ip link show v0 | grep -q LOWER_UP; do sleep 0.1; done");
-    host.tell(&format!("timeout 60 {PROGRAM} asyncwatch -v -d v0 -n 9 &"));
+    // Without the entries of RoCEv1, which come and go with those of RoCEv2.
+    host.tell(&format!("FEROCE_ROCEV1=0 timeout 60 {PROGRAM} asyncwatch -v -d v0 -n 9 &"));
     assert!(host.line().starts_with("feroce0: async event FD "));
     let gid = |index: u8, gid: &str| {
         format!("  event_type IBV_EVENT_GID_CHANGE (18), port 1, GID[{index}] {gid}")

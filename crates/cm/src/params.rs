@@ -1,6 +1,6 @@
 //! Parameters of consumer calls, and the attributes of a connection that result.
 
-use feroce_train::PortAddr;
+use feroce_train::{Framing, PortAddr};
 use feroce_wire::cm::{CommId, ServiceId};
 use feroce_wire::{Gid, Lid, Pmtu, Psn, Qkey, Qpn};
 
@@ -12,12 +12,20 @@ pub struct Peer {
     pub local: PortAddr,
     /// The peer's port.
     pub remote: PortAddr,
+    /// How packets between them are framed.
+    pub framing: Framing,
 }
 
 impl Peer {
-    /// Two ports.
+    /// Two ports on Ethernet, whose packets are RoCEv2.
     pub fn new(local: impl Into<PortAddr>, remote: impl Into<PortAddr>) -> Self {
-        Self { local: local.into(), remote: remote.into() }
+        Self { local: local.into(), remote: remote.into(), framing: Framing::RoceV2 }
+    }
+
+    /// Two ports of an InfiniBand subnet.
+    pub fn in_subnet(local: Lid, remote: Lid) -> Self {
+        let port = |lid| PortAddr { gid: Gid::ZERO, lid };
+        Self { local: port(local), remote: port(remote), framing: Framing::InfiniBand }
     }
 
     /// Whether the ports are in an InfiniBand subnet.

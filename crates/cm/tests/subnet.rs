@@ -5,7 +5,6 @@ use std::path::Path;
 
 use crate::common::Side;
 use feroce_cm::{Accepts, Connect, Event, PathParams, Peer};
-use feroce_train::PortAddr;
 use feroce_wire::cm::{CmMessage, RejReason, Req, ServiceId};
 use feroce_wire::{Deth, Gid, IbFrame, Lid, Packet, Pmtu, Qpn};
 
@@ -38,8 +37,7 @@ fn captured() -> (Peer, Req) {
 }
 
 fn peer(local: Lid, remote: Lid) -> Peer {
-    let port = |lid| PortAddr { gid: Gid::ZERO, lid };
-    Peer { local: port(local), remote: port(remote) }
+    Peer::in_subnet(local, remote)
 }
 
 #[test]
@@ -65,7 +63,7 @@ fn our_request_names_the_path_as_that_of_a_real_subnet_does() {
     let mut side = Side::new(Gid::ZERO);
     let path = &theirs.primary;
     let connect = Connect {
-        peer: Peer { local: from.remote, remote: from.local },
+        peer: Peer { local: from.remote, remote: from.local, ..from },
         service: theirs.service_id,
         path: PathParams {
             mtu: theirs.path_mtu().unwrap(),

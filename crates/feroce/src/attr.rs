@@ -11,7 +11,7 @@ use feroce_abi::{
 };
 use feroce_backend_rdma_core::{DeviceInfo, PortInfo};
 use feroce_engine::{Limits, TransportKind};
-use feroce_train::{GidEntry, LinkLayer};
+use feroce_train::{Framing, GidEntry, LinkLayer};
 use feroce_wire::{Gid, Lid, Pkey, Pmtu};
 
 bitflags! {
@@ -428,7 +428,8 @@ impl PortAttr {
         ipv4.or_else(any).and_then(|index| u16::try_from(index).ok()).unwrap_or(0)
     }
 
-    /// Index of an address of the port.
+    /// Index of an address of the port: of the entry whose packets are RoCEv2, where it has one for
+    /// RoCEv1 as well.
     ///
     /// ```
     /// let port = feroce::Device::at(["127.0.0.21".parse()?]).port()?;
@@ -436,7 +437,8 @@ impl PortAttr {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn gid_index(&self, gid: Gid) -> Option<u16> {
-        gid_index(&self.gids, gid)
+        let index = self.gids.iter().position(|entry| entry.gid == gid)?;
+        u16::try_from(index).ok()
     }
 
     /// The attributes that rdma-core reports for the port of a device of the kernel's drivers.
@@ -474,8 +476,8 @@ impl PortAttr {
     }
 }
 
-/// Index of an address in a GID table.
-pub(crate) fn gid_index(table: &[GidEntry], gid: Gid) -> Option<u16> {
-    let index = table.iter().position(|entry| entry.gid == gid)?;
+/// Index of the entry of an address whose packets have a framing.
+pub(crate) fn entry_index(table: &[GidEntry], gid: Gid, framing: Framing) -> Option<u16> {
+    let index = table.iter().position(|entry| *entry == GidEntry { gid, framing })?;
     u16::try_from(index).ok()
 }

@@ -8,70 +8,25 @@ use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU8, Ordering};
 use std::{env, fs};
 
 use feroce_engine::{Config, CongestionConfig, DcqcnConfig};
 use feroce_link::{FaultConfig, FaultParseError, Tap};
+use feroce_train::Framing;
 
 use crate::Error;
 
+mod backend;
 pub(crate) mod congestion;
 mod error;
+mod roce;
 mod similar;
 mod transport;
 mod values;
 
+pub use backend::Backend;
 pub use error::{SettingError, SettingPlace};
 use values::{addresses, lint, name, portd, switch};
-
-/// The backend: which devices are listed.
-///
-/// ```
-/// use feroce::{Backend, Device, Settings};
-///
-/// let settings = Settings { backend: Backend::RdmaCore, ..Settings::load()? };
-/// match Device::list_with(&settings) {
-///     Ok(devices) => println!("the kernel has {} devices", devices.len()),
-///     Err(e) => println!("{e}"), // rdma-core is not installed
-/// }
-/// # Ok::<(), feroce::Error>(())
-/// ```
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub enum Backend {
-    /// The software adapter of this crate.
-    #[default]
-    Feroce,
-    /// The kernel's drivers, by way of rdma-core: network adapters that speak RDMA, and Soft-RoCE.
-    /// The libraries are loaded on first use.
-    RdmaCore,
-}
-
-impl Backend {
-    /// The names of the backends in settings.
-    pub const NAMES: [&str; 2] = ["feroce", "rdma-core"];
-
-    /// From now on, every [`Settings::load`] of this process returns this backend, regardless of
-    /// the file and the environment.
-    pub fn choose(self) {
-        CHOSEN.store(self as u8 + 1, Ordering::Relaxed);
-    }
-}
-
-/// The backend of [`Backend::choose`], plus one; 0 if it was not called.
-static CHOSEN: AtomicU8 = AtomicU8::new(0);
-
-impl FromStr for Backend {
-    type Err = String;
-
-    fn from_str(name: &str) -> Result<Self, String> {
-        match name {
-            "feroce" => Ok(Self::Feroce),
-            "rdma-core" => Ok(Self::RdmaCore),
-            _ => Err(format!("expected {}", Self::NAMES.join(" or "))),
-        }
-    }
-}
 
 /// What the drop-in library does about likely mistakes in the use of verbs.
 ///
@@ -119,6 +74,12 @@ pub struct Settings {
     pub rdma_core: Option<PathBuf>,
     /// Configuration of the engine. Seed 0 is replaced by a random one.
     pub engine: Config,
+    /// Have GIDs of RoCEv1 beside those of RoCEv2, where the process may.
+    pub rocev1: bool,
+    /// VLAN of RoCEv1 frames, if it is not that of the interface.
+    pub rocev1_vlan: Option<u16>,
+    /// The framing of connections that the connection manager makes.
+    pub cm_framing: Framing,
     /// Ask for checksums (CRC-32C) on iWARP connections. They are used if one of the ends asks.
     pub mpa_crc: bool,
     /// Segmentation offload when sending.
@@ -171,6 +132,9 @@ impl Default for Settings {
             backend: Backend::default(),
             rdma_core: None,
             engine: Config::default(),
+            rocev1: true,
+            rocev1_vlan: None,
+            cm_framing: Framing::RoceV2,
             mpa_crc: true,
             gso: true,
             gro: true,
@@ -228,9 +192,31 @@ const KEYS: &[Key] = &[
     Key {
         name: "transport",
         default: "roce",
-        help: "what devices speak: `roce` (RoCEv2, over UDP), or `iwarp` (RDMA over TCP), \
-               whose queue pairs the connection manager connects",
+        help: "what devices speak: `roce` (RoCEv2 over UDP, RoCEv1 over Ethernet), or `iwarp` \
+               (RDMA over TCP), whose queue pairs the connection manager connects",
         apply: |s, v| set(&mut s.engine.transport, transport::parse(v)),
+    },
+    Key {
+        name: "rocev1",
+        default: "1",
+        help: "have GIDs of RoCEv1 (Ethertype 0x8915) beside those of RoCEv2, on Ethernet \
+               interfaces where the process has CAP_NET_RAW; `feroce devinfo` says why there are \
+               none",
+        apply: |s, v| set(&mut s.rocev1, switch(v)),
+    },
+    Key {
+        name: "rocev1_vlan",
+        default: "that of the interface",
+        help: "VLAN of RoCEv1 frames, 1 to 4094, or 0 for none; neighbours are resolved on the \
+               interface all the same",
+        apply: |s, v| set(&mut s.rocev1_vlan, roce::vlan(v).map(Some)),
+    },
+    Key {
+        name: "default_roce_mode",
+        default: "v2",
+        help: "the framing of connections that the connection manager makes: `v2` or `v1`; it \
+               accepts both",
+        apply: |s, v| set(&mut s.cm_framing, roce::mode(v)),
     },
     Key {
         name: "mpa_crc",
@@ -461,11 +447,7 @@ impl Settings {
                 })?;
             }
         }
-        match CHOSEN.load(Ordering::Relaxed) {
-            0 => {}
-            1 => settings.backend = Backend::Feroce,
-            _ => settings.backend = Backend::RdmaCore,
-        }
+        backend::apply_chosen(&mut settings);
         transport::apply_chosen(&mut settings);
         Ok(settings)
     }

@@ -8,9 +8,9 @@ use std::time::Duration;
 
 use feroce_engine::{AsyncEvent, Config, Counters, DropCounters, Engine, TransportKind};
 use feroce_link::tcp::{TcpLink, TcpPort};
-use feroce_link::{Carrier, Control, Logger, UdpConfig};
+use feroce_link::{Carrier, Control, Logger};
 use feroce_local::{HostCarrier, Lease, Opening, Registry};
-use feroce_train::{GidEntry, Instant};
+use feroce_train::{Framing, GidEntry, Instant};
 use feroce_wire::{Gid, Lid};
 
 use crate::attr::{DeviceAttr, PortAttr};
@@ -145,7 +145,8 @@ impl Device {
             return Ok(PortAttr::of_subnet(port));
         }
         let config = Config { port_mtu: self.path_mtu(), ..engine_config(&Settings::load()?) };
-        let gids: Vec<GidEntry> = self.gids().iter().copied().map(GidEntry::roce_v2).collect();
+        let has_v1 = self.rocev1(&Settings::load()?).is_ok();
+        let gids = table(self.gids(), has_v1);
         let addresses = (&*gids, Lid::default());
         Ok(port_attr(self, &config, self.is_up(), addresses, &DropCounters::default()))
     }
@@ -189,28 +190,26 @@ impl Context {
         if let Some(registry) = &registry {
             engine.set_host_memory(Arc::<Registry>::clone(registry));
         }
-        let udp = UdpConfig {
-            interface: device.interface().cloned(),
-            gso: settings.gso,
-            gro: settings.gro,
-            ecn: settings.ecn,
-            rcvbuf: settings.rcvbuf,
-            log: log.clone(),
-            ..UdpConfig::default()
-        };
+        let prefix = registry.as_ref().map(|registry| registry.prefix());
+        let ether = stack::rocev1(&device, &settings, prefix, &log);
+        let has_v1 = ether.is_some();
+        let udp = stack::udp(&device, &settings, &log);
         let streams = iwarp.map(|_| TcpLink::new()).transpose()?;
         let mut link: Box<dyn HostCarrier> = match (port, &streams) {
             (Some(port), _) => Box::new(port),
             (None, Some(streams)) => Box::new(TcpPort::of(streams)?),
-            (None, None) => stack::carrier(udp, registry.as_ref().map(|r| (r, lease)), &settings)?,
+            (None, None) => {
+                stack::carrier(udp, ether, registry.as_ref().map(|r| (r, lease)), &settings)?
+            }
         };
-        for (i, gid) in (0..).zip(bind(&device, &mut *link, registry.is_some())?) {
-            engine.set_gid(i, GidEntry::roce_v2(gid));
+        let bound = bind(&device, &mut *link, registry.is_some())?;
+        for (i, entry) in (0..).zip(table(&bound, has_v1)) {
+            engine.set_gid(i, entry);
         }
         // Setting the initial GIDs raises events. No consumer listens yet, and they are not
         // changes, so they are discarded.
         while engine.poll_event().is_some() {}
-        let monitor = monitor_of(&device);
+        let monitor = monitor_of(&device, has_v1);
         let (name, is_shared) = (device.name(), registry.is_some());
         let streams = streams.map(|tcp| stack::streams(tcp, &settings, &clock, name, &log));
         let link = match streams {
@@ -223,7 +222,8 @@ impl Context {
         has_spare_descriptors()?;
         let summary = settings.stats.then(|| Summary::new(device.name()));
         let converts = settings.convert;
-        let soft = SoftAdapter { driver, registry, fabric, iwarp, converts, summary };
+        let cm_framing = if has_v1 { settings.cm_framing } else { Framing::RoceV2 };
+        let soft = SoftAdapter { driver, registry, fabric, iwarp, cm_framing, converts, summary };
         let adapter = Either::Soft(Arc::new(soft));
         Self::listening(Arc::new(ContextInner { adapter, device }))
     }
@@ -262,7 +262,8 @@ impl Context {
         let summary = settings.stats.then(|| Summary::new(device.name()));
         let (registry, iwarp, converts) = (None, None, false);
         let fabric = Some(FabricPort::in_subnet(slot, place));
-        let soft = SoftAdapter { driver, registry, fabric, iwarp, converts, summary };
+        let cm_framing = Framing::InfiniBand;
+        let soft = SoftAdapter { driver, registry, fabric, iwarp, cm_framing, converts, summary };
         let adapter = Either::Soft(Arc::new(soft));
         Self::listening(Arc::new(ContextInner { adapter, device }))
     }
@@ -282,7 +283,8 @@ impl Context {
         let wakes = Arc::<Wakes>::default();
         let driver = Driver::start(engine, link, Clock::start(), &device, None, wakes)?;
         let (registry, fabric, iwarp, converts, summary) = (None, None, None, false, None);
-        let soft = SoftAdapter { driver, registry, fabric, iwarp, converts, summary };
+        let cm_framing = Framing::RoceV2;
+        let soft = SoftAdapter { driver, registry, fabric, iwarp, cm_framing, converts, summary };
         let adapter = Either::Soft(Arc::new(soft));
         Self::listening(Arc::new(ContextInner { adapter, device }))
     }
@@ -483,9 +485,9 @@ fn engine_config(settings: &Settings) -> Config {
 }
 
 /// What reports changes of the interface of a device.
-fn monitor_of(device: &Device) -> Option<Monitor> {
+fn monitor_of(device: &Device, has_v1: bool) -> Option<Monitor> {
     let (name, _) = device.interface()?;
-    InterfaceMonitor::new(name)
+    InterfaceMonitor::new(name, has_v1)
         .inspect_err(|e| tracing::warn!("changes of {name} will not be seen: {e}"))
         .ok()
         .map(Monitor::Interface)
@@ -495,6 +497,13 @@ fn monitor_of(device: &Device) -> Option<Monitor> {
 fn restrict_qpns(config: &mut Config, prefix: u8) {
     config.qpn_first = u32::from(prefix) << 16;
     config.qpn_count = SHARED_QPNS;
+}
+
+/// The GID table of a port with these addresses: first the entries of RoCEv2, so that their indices
+/// are the same with and without RoCEv1.
+fn table(gids: &[Gid], has_v1: bool) -> Vec<GidEntry> {
+    let v1 = gids.iter().copied().filter(|_| has_v1).map(GidEntry::roce_v1);
+    gids.iter().copied().map(GidEntry::roce_v2).chain(v1).collect()
 }
 
 /// Binds the addresses of a device and returns those that could be bound. An IPv6 address of an

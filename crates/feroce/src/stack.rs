@@ -12,30 +12,75 @@ use feroce_engine::TransportKind;
 use feroce_engine::iwarp::HandshakeConfig;
 use feroce_link::tcp::{StreamFaults, StreamRecords, TcpLink};
 use feroce_link::{
-    Fault, FaultConfig, IcrcPolicy, Logger, Pcap, PcapConfig, PcapFile, Probability, Tapped, Trace,
-    TraceFile, UdpConfig, UdpLink, Verified,
+    EtherConfig, EtherLink, Fault, FaultConfig, IcrcPolicy, Logger, Pcap, PcapConfig, PcapFile,
+    Probability, RoceLink, Tapped, Trace, TraceFile, UdpConfig, UdpLink, Verified,
 };
 use feroce_local::{HostCarrier, HostLink, Lease, Registry};
 use feroce_train::Framing;
 use feroce_wire::iwarp::fpdu::MAX_ULPDU;
 
+use crate::device::{Device, DeviceKind};
 use crate::driver::{Clock, Streams};
 use crate::{Error, Settings};
 
 /// The carrier: the wire, and the other processes of the host if addresses are shared.
 pub(crate) fn carrier(
     config: UdpConfig,
+    ether: Option<EtherLink>,
     shared: Option<(&Arc<Registry>, Option<Lease>)>,
     settings: &Settings,
 ) -> io::Result<Box<dyn HostCarrier>> {
-    let Some((registry, lease)) = shared else { return Ok(Box::new(UdpLink::new(config, &[])?)) };
+    let Some((registry, lease)) = shared else {
+        return Ok(Box::new(RoceLink::new(UdpLink::new(config, &[])?, ether)?));
+    };
     let icrc = (!is_layered(settings)).then(|| policy(settings));
     let log = config.log.clone();
     // One of the processes that share an address receives there; they agree on which.
-    let wire = UdpLink::new(UdpConfig { listen: false, ..config }, &[])?;
+    let udp = UdpLink::new(UdpConfig { listen: false, ..config }, &[])?;
+    let wire = RoceLink::new(udp, ether)?;
     let link = HostLink::new(wire, Arc::clone(registry), icrc)?.with_lease(lease).with_log(&log);
     let is_seen = is_layered(settings) || settings.tap.is_some();
     Ok(Box::new(if is_seen { link } else { link.fetching() }))
+}
+
+/// How RoCEv2 packets of a device are sent and received.
+pub(crate) fn udp(device: &Device, settings: &Settings, log: &Logger) -> UdpConfig {
+    UdpConfig {
+        interface: device.interface().cloned(),
+        gso: settings.gso,
+        gro: settings.gro,
+        ecn: settings.ecn,
+        rcvbuf: settings.rcvbuf,
+        log: log.clone(),
+        ..UdpConfig::default()
+    }
+}
+
+/// RoCEv1 on the interface of a device, where that is possible. `prefix` are the upper eight bits
+/// of its queue pair numbers, if other processes have others.
+pub(crate) fn rocev1(
+    device: &Device,
+    settings: &Settings,
+    prefix: Option<u8>,
+    log: &Logger,
+) -> Option<EtherLink> {
+    let open = |interface| {
+        let (vlan, rcvbuf, log) = (settings.rocev1_vlan, settings.rcvbuf, log.clone());
+        let sndbuf = UdpConfig::default().sndbuf;
+        let config = EtherConfig { interface, vlan, prefix, rcvbuf, sndbuf, log };
+        EtherLink::new(config).map_err(|e| e.to_string())
+    };
+    let opened = device.rocev1(settings).and_then(open);
+    if let Err(why) = &opened
+        && settings.cm_framing == Framing::RoceV1
+        && device.kind() == DeviceKind::Interface
+    {
+        log.warn(format_args!(
+            "{} has no RoCEv1, so its connections are RoCEv2: {why}",
+            device.name()
+        ));
+    }
+    opened.ok()
 }
 
 /// What a device asks for in handshakes, if the settings say that it speaks iWARP.

@@ -44,12 +44,13 @@ struct Recorded {
     flags: u32,
     comment: String,
     bytes: Vec<u8>,
+    link_type: Linktype,
 }
 
-/// Reads a capture of one interface.
+/// Reads a capture; the link type is that of the first interface.
 fn read(bytes: &[u8]) -> (Linktype, Vec<Recorded>) {
     let mut reader = PcapNGReader::new(1 << 20, bytes).expect("a capture");
-    let (mut link_type, mut packets, mut resolution) = (None, Vec::new(), 0);
+    let (mut link_types, mut packets, mut resolution) = (Vec::new(), Vec::new(), 0);
     loop {
         match reader.next() {
             Ok((used, block)) => {
@@ -57,9 +58,9 @@ fn read(bytes: &[u8]) -> (Linktype, Vec<Recorded>) {
                 match block {
                     Block::SectionHeader(header) => assert_eq!(header.major_version, 1),
                     Block::InterfaceDescription(interface) => {
-                        assert!(link_type.is_none(), "one interface");
                         assert_eq!(interface.if_tsresol, 9, "nanoseconds");
-                        link_type = Some(interface.linktype);
+                        assert!(!link_types.contains(&interface.linktype), "an interface twice");
+                        link_types.push(interface.linktype);
                         resolution = interface.ts_resolution().expect("a resolution");
                     }
                     Block::EnhancedPacket(packet) => {
@@ -75,13 +76,14 @@ fn read(bytes: &[u8]) -> (Linktype, Vec<Recorded>) {
                             flags: u32::from_le_bytes(flags),
                             comment: String::from_utf8(option(OptionCode(1))).expect("UTF-8"),
                             bytes: packet.data[..packet.caplen as usize].to_vec(),
+                            link_type: link_types[packet.if_id as usize],
                         });
                     }
                     other => panic!("unexpected block {other:?}"),
                 }
                 reader.consume(used);
             }
-            Err(PcapError::Eof) => return (link_type.expect("an interface"), packets),
+            Err(PcapError::Eof) => return (link_types[0], packets),
             Err(PcapError::Incomplete(_)) => reader.refill().expect("more"),
             Err(e) => panic!("{e}"),
         }
@@ -228,22 +230,31 @@ fn tshark_understands_a_capture() {
 fn frames_of_the_first_version_have_an_ethernet_header() {
     let file = file("v1.pcapng");
     let (a, b) = (loopback(1), loopback(2));
+    let v1 = |src, dst| Path { framing: Framing::RoceV1, sl: 5, ..path(src, dst) };
     let (near, mut far) = MemoryLink::pair().expect("a pair");
-    let config = PcapConfig { framing: Framing::RoceV1, ..config() };
-    let mut link = Pcap::create(near, &file, config).expect("a file");
-    link.send_one(at_us(1), &send_of(path(a, b), 2, 64, 64)).expect("sent");
-    far.send_one(at_us(1), &send_of(path(b, a), 3, 64, 64)).expect("sent");
-    assert_eq!(receive(&mut link, at_us(2)).len(), 1);
-    assert_eq!(counter(&link, "pcap_missed"), 3, "the carrier is of the second version");
+    let mut link = Pcap::create(near, &file, config()).expect("a file");
+    link.send_one(at_us(1), &send_of(path(a, b), 1, 64, 64)).expect("sent");
+    link.send_one(at_us(2), &send_of(v1(a, b), 2, 64, 64)).expect("sent");
+    far.send_one(at_us(3), &send_of(v1(b, a), 3, 64, 64)).expect("sent");
+    far.send_one(at_us(3), &send_of(path(b, a), 1, 64, 64)).expect("sent");
+    assert_eq!(receive(&mut link, at_us(4)).len(), 2);
+    assert_eq!((counter(&link, "pcap_packets"), counter(&link, "pcap_missed")), (7, 0));
     drop(link);
     let (link_type, packets) = read(&fs::read(&file).expect("written"));
-    assert_eq!((link_type, packets.len()), (Linktype::ETHERNET, 2));
-    for packet in packets {
+    assert_eq!((link_type, packets.len()), (Linktype::RAW, 7));
+    let kinds: Vec<bool> =
+        packets.iter().map(|packet| packet.link_type == Linktype::ETHERNET).collect();
+    assert_eq!(kinds, [false, true, true, true, true, true, false]);
+    for packet in &packets[1..6] {
         let frame = Frame::parse_ethernet(&packet.bytes).expect("a RoCE frame");
         assert!(frame.icrc_ok() && matches!(frame.net, Net::Grh(_)));
+        let tag = frame.eth.and_then(|ethernet| ethernet.vlan);
+        assert_eq!(tag.map(|tag| (tag.vid(), tag.priority())), Some((0, 5)));
     }
     if let Some(lines) = tshark(&file, &["infiniband.bth.opcode"]) {
-        assert_eq!(lines, ["0", "2"]);
+        assert_eq!(lines, ["4", "0", "2", "0", "1", "2", "4"]);
+        let priorities = tshark(&file, &["vlan.priority"]).expect("it ran before");
+        assert_eq!(priorities, ["", "5", "5", "5", "5", "5", ""]);
     }
 }
 

@@ -3,7 +3,7 @@
 use std::os::fd::BorrowedFd;
 
 use feroce_link::tcp::TcpPort;
-use feroce_link::{Carrier, Fault, Layer as _, Pcap, PortLink, Tapped, Trace, UdpLink, Verified};
+use feroce_link::{Carrier, Fault, Layer as _, Pcap, PortLink, RoceLink, Tapped, Trace, Verified};
 use feroce_train::{Path, Single, Train};
 use feroce_wire::Qpn;
 
@@ -51,7 +51,7 @@ pub trait RemoteCarrier: Carrier {
     fn wants_more(&self, trains: &[Train]) -> bool;
 }
 
-impl RemoteCarrier for UdpLink {
+impl RemoteCarrier for RoceLink {
     fn wants_more(&self, trains: &[Train]) -> bool {
         ends_with_single(trains)
     }

@@ -1,7 +1,7 @@
 //! Packets that arrived from the wire, divided among the processes of the host.
 
 use feroce_link::part;
-use feroce_train::{Instant, RxTrain};
+use feroce_train::{Framing, Instant, RxTrain};
 
 use crate::peers::{Named, Peers, Pushed};
 use crate::{Counters, record};
@@ -40,6 +40,9 @@ pub(crate) fn distribute(
     sink: &mut dyn FnMut(&RxTrain<'_>),
 ) {
     let dst = train.meta.dst.gid;
+    if train.meta.framing == Framing::RoceV1 {
+        return keep_own(train, peers, sink);
+    }
     if !peers.shares(dst) {
         return sink(train);
     }
@@ -62,6 +65,26 @@ pub(crate) fn distribute(
             for slot in peers.others_at(dst) {
                 forward(peers, part, slot);
             }
+            sink(part);
+        }
+    });
+}
+
+/// Delivers what is for this process of packets that every process of the host has received by
+/// itself (RoCEv1). What names no process is for the port owner of the address, so that it gets one
+/// answer; if portd receives there, it gets none, since processes of other users may have it.
+fn keep_own(train: &RxTrain<'_>, peers: &mut Peers, sink: &mut dyn FnMut(&RxTrain<'_>)) {
+    let dst = train.meta.dst.gid;
+    if !peers.shares(dst) && !peers.is_leased(dst) {
+        return sink(train);
+    }
+    let is_ours = |peers: &Peers, packet: &[u8]| match peers.named_by(dst, packet) {
+        Named::Slot(slot) => slot == peers.own_slot(),
+        Named::All => true,
+        Named::Unnamed => !peers.is_leased(dst) && peers.receiver_at(dst).is_none(),
+    };
+    split(train, peers, is_ours, |_, part, is_ours| {
+        if is_ours {
             sink(part);
         }
     });

@@ -16,7 +16,7 @@ pub enum LinkLayer {
 
 /// How packets are framed below the BTH. Each entry of a GID table has one: its GID type.
 #[doc(alias = "ibv_gid_type")]
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
 pub enum Framing {
     /// RoCEv2: UDP port 4791 over IPv4 or IPv6, by the family of the GIDs.
     #[default]
@@ -76,6 +76,12 @@ impl GidEntry {
         Self { gid, framing: Framing::RoceV2 }
     }
 
+    /// An entry whose packets are RoCEv1.
+    #[inline]
+    pub const fn roce_v1(gid: Gid) -> Self {
+        Self { gid, framing: Framing::RoceV1 }
+    }
+
     /// Whether the entry has no address.
     #[inline]
     pub fn is_empty(&self) -> bool {
@@ -101,7 +107,7 @@ pub struct Path {
     pub traffic_class: u8,
     /// TTL or hop limit.
     pub hop_limit: u8,
-    /// Service level, on InfiniBand; VLAN priority elsewhere.
+    /// Service level on InfiniBand, VLAN priority on RoCEv1; RoCEv2 has no use for it.
     pub sl: u8,
 }
 

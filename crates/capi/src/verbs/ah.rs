@@ -3,7 +3,7 @@
 use core::cell::UnsafeCell;
 use core::ffi::c_int;
 
-use feroce::{AddrVec, Gid, Lid, LinkLayer};
+use feroce::{AddrVec, Framing, Gid, GidEntry, Lid, LinkLayer};
 use feroce_lint::Kind;
 
 use super::context::Context;
@@ -69,10 +69,15 @@ struct Seen {
     to: Gid,
     traffic_class: u8,
     flow_label: u32,
+    /// RoCEv1 has a GRH, which says that a BTH follows; an IP header says UDP.
+    framing: Framing,
 }
 
+/// Next header of a GRH in front of a BTH.
+const BTH_FOLLOWS: u8 = 0x1b;
+
 /// Reads the forty bytes before a datagram: a GRH, or an IPv4 header in the second half of them.
-fn seen(area: &[u8; 40]) -> Seen {
+fn seen(area: &[u8; 40], link_layer: LinkLayer) -> Seen {
     let gid = |at: usize| {
         let mut bytes = [0; 16];
         bytes.copy_from_slice(&area[at..at + 16]);
@@ -81,14 +86,22 @@ fn seen(area: &[u8; 40]) -> Seen {
     let ipv4 = |at: usize| Gid::from_ipv4([area[at], area[at + 1], area[at + 2], area[at + 3]]);
     let is_ipv4 = area[0] >> 4 != 6 && area[20] == 0x45;
     if is_ipv4 {
-        return Seen { from: ipv4(32), to: ipv4(36), traffic_class: area[21], flow_label: 0 };
+        let framing = Framing::RoceV2;
+        let (from, to) = (ipv4(32), ipv4(36));
+        return Seen { from, to, traffic_class: area[21], flow_label: 0, framing };
     }
+    let framing = match (link_layer, area[6]) {
+        (LinkLayer::InfiniBand, _) => Framing::InfiniBand,
+        (LinkLayer::Ethernet, BTH_FOLLOWS) => Framing::RoceV1,
+        (LinkLayer::Ethernet, _) => Framing::RoceV2,
+    };
     let first = u32::from_be_bytes([area[0], area[1], area[2], area[3]]);
     Seen {
         from: gid(8),
         to: gid(24),
         traffic_class: (first >> 20) as u8,
         flow_label: first & 0xf_ffff,
+        framing,
     }
 }
 
@@ -122,11 +135,16 @@ pub(crate) unsafe extern "C" fn ibv_init_ah_from_wc(
     }
     // SAFETY: ibv_init_ah_from_wc(3): with IBV_WC_GRH, `grh` points to the forty bytes before the
     // datagram.
-    let seen = seen(unsafe { &*grh.cast::<[u8; 40]>() });
+    let seen = seen(unsafe { &*grh.cast::<[u8; 40]>() }, facts.link_layer);
     // A datagram to a group is answered from the first address of its family.
     let is_ipv4 = |gid: Gid| gid.as_ipv4().is_some();
-    let same_family = || facts.gids.iter().position(|own| is_ipv4(own.gid) == is_ipv4(seen.from));
-    let found = facts.gid_index(seen.to).map(usize::from).or_else(same_family);
+    let same_family = || {
+        let is_alike =
+            |own: &GidEntry| is_ipv4(own.gid) == is_ipv4(seen.from) && own.framing == seen.framing;
+        facts.gids.iter().position(is_alike)
+    };
+    let at = |own: &GidEntry| own.gid == seen.to && own.framing == seen.framing;
+    let found = facts.gids.iter().position(at).or_else(same_family);
     let found = found.filter(|_| port == 1);
     let Some(index) = found else { return status(Err(Errno::INVALID)) };
     let av = AddrVec {
@@ -135,6 +153,8 @@ pub(crate) unsafe extern "C" fn ibv_init_ah_from_wc(
         flow_label: seen.flow_label,
         hop_limit: u8::MAX,
         traffic_class: seen.traffic_class,
+        // On RoCEv1 the service level is the VLAN priority.
+        sl: if seen.framing == Framing::RoceV2 { 0 } else { sl },
         ..local
     };
     // SAFETY: ibv_init_ah_from_wc(3): `attr` points to room for the attributes.

@@ -2,7 +2,7 @@
 
 use feroce::{
     AtomicCap, Device, DeviceAttr, Error, Framing, LaneSpeed, LinkLayer, LinkWidth, PhysState,
-    Pmtu, PortAttr, PortState, TransportKind,
+    Pmtu, PortAttr, PortState, Settings, TransportKind,
 };
 use serde::Serialize;
 
@@ -92,6 +92,9 @@ pub(super) struct Port {
     pub(super) active_speed: Coded,
     pub(super) phys_state: Coded,
     pub(super) gids: Vec<GidEntry>,
+    /// Why there are no GIDs of RoCEv1.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) without_rocev1: Option<String>,
 }
 
 /// An entry of the GID table.
@@ -122,7 +125,10 @@ impl Info {
             hw_ver: attr.hw_ver,
             phys_port_cnt: attr.ports,
             limits: Limits::of(&attr),
-            ports: vec![Port::of(&device.port()?)],
+            ports: vec![Port {
+                without_rocev1: device.without_rocev1(&Settings::load()?),
+                ..Port::of(&device.port()?)
+            }],
         })
     }
 }
@@ -205,6 +211,7 @@ impl Port {
             active_speed: speed(port.active_speed),
             phys_state: phys_state(port.phys_state),
             gids: gids.map(entry).collect(),
+            without_rocev1: None,
         }
     }
 }

@@ -163,6 +163,9 @@ impl Page {
             let value = format_args!("{}, {}", entry.gid, entry.kind);
             self.row(PORT, &format!("GID[{:3}]", entry.index), value);
         }
+        if let Some(why) = &p.without_rocev1 {
+            self.row(PORT, "RoCE v1", format_args!("no GIDs: {why}"));
+        }
     }
 }
 

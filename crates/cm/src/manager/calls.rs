@@ -89,7 +89,7 @@ impl Manager {
     fn req(&self, id: CommId, connect: &Connect, plan: &QpPlan) -> Req {
         let path = connect.path;
         let life_time = plan.timeout - 1;
-        let Peer { local, remote } = connect.peer;
+        let Peer { local, remote, .. } = connect.peer;
         // The permissive LID, because Ethernet has no LIDs.
         let [local_lid, remote_lid] = match connect.peer.is_subnet() {
             true => [local.lid, remote.lid],

@@ -3,7 +3,7 @@
 //! The sender keeps no record of packets that it has sent: a request completes when the link has
 //! its last packet. A receiver drops a packet with an error without an answer.
 
-use feroce_train::{Ext, Instant, LinkCaps, LinkLayer, Path, Payload, RxMeta, Train, TrainOps};
+use feroce_train::{Ext, Framing, Instant, LinkCaps, Path, Payload, RxMeta, Train, TrainOps};
 use feroce_wire::{Bth, Deth, ImmDt, Op, Opcode, Qkey, Qpn, Service};
 
 use super::buffers::gather;
@@ -264,16 +264,17 @@ impl Qp {
         }
         cqe.src_qp = deth.src_qp;
         cqe.solicited = bth.solicited;
-        match meta.framing.link_layer() {
-            LinkLayer::InfiniBand => {
+        match meta.framing {
+            Framing::InfiniBand => {
                 (cqe.slid, cqe.sl) = (meta.src.lid, meta.sl);
                 // A group has no path bits.
                 let is_unicast = !meta.dst.lid.is_multicast();
                 let bits = if is_unicast { meta.dst.lid.0 & port.hca.path_bits() } else { 0 };
                 cqe.dlid_path_bits = bits as u8;
             }
-            LinkLayer::Ethernet if meta.dst.gid.as_ipv4().is_some() => cqe.sl = NETWORK_IPV4,
-            LinkLayer::Ethernet => {}
+            Framing::RoceV1 => cqe.sl = meta.sl,
+            Framing::RoceV2 if meta.dst.gid.as_ipv4().is_some() => cqe.sl = NETWORK_IPV4,
+            Framing::RoceV2 => {}
         }
         self.common.counters.served += 1;
         self.common.counters.served_bytes += data.len() as u64;

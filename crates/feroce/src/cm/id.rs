@@ -6,6 +6,7 @@ use std::net::{IpAddr, SocketAddr};
 use feroce_backend_rdma_core::Feature;
 use feroce_cm::rdma::{ConnParam, EventKind, IdOption, PortSpace};
 use feroce_engine::{QpAttr, QpState, QpType};
+use feroce_train::Framing;
 use feroce_wire::mad::PathRecord;
 use feroce_wire::{Gid, Qpn};
 
@@ -276,7 +277,7 @@ impl CmId {
     pub fn group_gid(&self, group: IpAddr) -> Option<Gid> {
         match &self.side {
             Either::Soft(id) => id.group_gid(group),
-            Either::Kernel(_) => feroce_cm::rdma::mgid(group),
+            Either::Kernel(_) => feroce_cm::rdma::mgid(group, Framing::RoceV2),
         }
     }
 

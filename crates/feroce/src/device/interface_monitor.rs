@@ -10,7 +10,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
 use feroce_engine::Engine;
 use feroce_link::{Carrier, Control, Logger};
-use feroce_train::GidEntry;
+use feroce_train::{Framing, GidEntry};
 use feroce_wire::{Gid, Pmtu};
 use nix::errno::Errno;
 use nix::ifaddrs::getifaddrs;
@@ -31,11 +31,13 @@ const GROUPS: u32 =
 pub(crate) struct InterfaceMonitor {
     socket: OwnedFd,
     interface: String,
+    /// Addresses have GIDs of RoCEv1, too.
+    has_v1: bool,
 }
 
 impl InterfaceMonitor {
     /// Listens for changes of an interface.
-    pub(crate) fn new(interface: &str) -> io::Result<Self> {
+    pub(crate) fn new(interface: &str, has_v1: bool) -> io::Result<Self> {
         let socket = socket(
             AddressFamily::Netlink,
             SockType::Raw,
@@ -43,7 +45,7 @@ impl InterfaceMonitor {
             SockProtocol::NetlinkRoute,
         )?;
         bind(socket.as_raw_fd(), &NetlinkAddr::new(0, GROUPS))?;
-        Ok(Self { socket, interface: interface.to_owned() })
+        Ok(Self { socket, interface: interface.to_owned(), has_v1 })
     }
 
     /// Readable when the interface may have changed.
@@ -62,7 +64,7 @@ impl InterfaceMonitor {
                 Err(e) => return Err(e.into()),
             }
         }
-        Interface::look(&self.interface)
+        Interface::look(&self.interface, self.has_v1)
     }
 }
 
@@ -75,13 +77,15 @@ pub(crate) struct Interface {
     mtu: Option<Pmtu>,
     /// Its addresses, best first.
     addresses: Vec<Gid>,
+    /// They have GIDs of RoCEv1, too.
+    has_v1: bool,
 }
 
 impl Interface {
     /// An interface that is gone is down and has no addresses.
-    fn look(name: &str) -> io::Result<Self> {
+    fn look(name: &str, has_v1: bool) -> io::Result<Self> {
         let mtu = sys::interface_mtu(name).ok().map(path_mtu_of);
-        let mut found = Self { is_up: false, mtu, addresses: Vec::new() };
+        let mut found = Self { is_up: false, mtu, addresses: Vec::new(), has_v1 };
         for entry in getifaddrs()?.filter(|e| e.interface_name == name) {
             found.is_up =
                 entry.flags.contains(InterfaceFlags::IFF_UP | InterfaceFlags::IFF_RUNNING);
@@ -103,22 +107,32 @@ impl Interface {
         log: &Logger,
     ) -> bool {
         let mut is_complete = true;
-        let mut table: Vec<Gid> = engine.gids().iter().map(|entry| entry.gid).collect();
-        for gid in &mut table {
-            if !self.addresses.contains(gid) {
-                *gid = Gid::ZERO;
+        let mut table = engine.gids().to_vec();
+        for entry in &mut table {
+            if !self.addresses.contains(&entry.gid) {
+                *entry = GidEntry::default();
             }
         }
-        if let Err(e) = link.control(Control::Addresses(&table)) {
+        let mut bound = bound_by(&table);
+        if let Err(e) = link.control(Control::Addresses(&bound)) {
             log.warn(format_args!("addresses: {e}"));
         }
         for &gid in &self.addresses {
-            if !table.contains(&gid) {
-                is_complete &= add(&mut table, gid, link, log);
+            if !bound.contains(&gid) {
+                match add(&mut bound, gid, link, log) {
+                    Added::Done => {
+                        put(&mut table, GidEntry::roce_v2(gid));
+                        if self.has_v1 {
+                            put(&mut table, GidEntry::roce_v1(gid));
+                        }
+                    }
+                    Added::NotYet => {}
+                    Added::InUse => is_complete = false,
+                }
             }
         }
-        for (i, gid) in (0..).zip(table) {
-            engine.set_gid(i, GidEntry::roce_v2(gid));
+        for (i, entry) in (0..).zip(table) {
+            engine.set_gid(i, entry);
         }
         let old_mtu = engine.config().port_mtu;
         let mtu = self.mtu.unwrap_or(old_mtu);
@@ -131,26 +145,38 @@ impl Interface {
     }
 }
 
-/// Puts an address in the first hole of the table, or at its end, if the link can bind it. Returns
-/// false if its port is in use.
-fn add(table: &mut Vec<Gid>, gid: Gid, link: &mut dyn Carrier, log: &Logger) -> bool {
-    let hole = table.iter().position(|g| g.is_zero());
-    let at = hole.unwrap_or(table.len());
-    if hole.is_none() {
-        table.push(Gid::ZERO);
+/// The addresses in a table.
+fn bound_by(table: &[GidEntry]) -> Vec<Gid> {
+    let entries = table.iter().filter(|entry| entry.framing == Framing::RoceV2);
+    entries.map(|entry| entry.gid).collect()
+}
+
+/// Puts an entry in the first hole of the table, or at its end.
+fn put(table: &mut Vec<GidEntry>, entry: GidEntry) {
+    match table.iter_mut().find(|entry| entry.is_empty()) {
+        Some(hole) => *hole = entry,
+        None => table.push(entry),
     }
-    table[at] = gid;
-    if let Err(e) = link.control(Control::Addresses(table)) {
-        // An IPv6 address cannot be bound during duplicate address detection; the kernel sends
-        // another announcement when that is done.
-        log.debug(format_args!("{gid} is not usable yet: {e}"));
-        table[at] = Gid::ZERO;
-        if hole.is_none() {
-            table.pop();
-        }
-        return e.kind() != io::ErrorKind::AddrInUse;
-    }
-    true
+}
+
+/// What became of a new address.
+enum Added {
+    Done,
+    /// The kernel announces it again when it can be bound.
+    NotYet,
+    /// Its port is in use.
+    InUse,
+}
+
+/// Adds an address to the link, if the link can bind it.
+fn add(bound: &mut Vec<Gid>, gid: Gid, link: &mut dyn Carrier, log: &Logger) -> Added {
+    bound.push(gid);
+    let Err(e) = link.control(Control::Addresses(bound)) else { return Added::Done };
+    // An IPv6 address cannot be bound during duplicate address detection; the kernel sends another
+    // announcement when that is done.
+    log.debug(format_args!("{gid} is not usable yet: {e}"));
+    bound.pop();
+    if e.kind() == io::ErrorKind::AddrInUse { Added::InUse } else { Added::NotYet }
 }
 
 #[cfg(test)]
@@ -242,7 +268,7 @@ mod tests {
         let mut is_up = true;
         let mut show = |is_up_now, last: &[u8]| {
             let addresses = last.iter().map(|&n| gid(n)).collect();
-            let now = Interface { is_up: is_up_now, mtu: None, addresses };
+            let now = Interface { is_up: is_up_now, mtu: None, addresses, has_v1: false };
             now.apply(&mut engine, &mut link, &mut is_up, &Logger::default());
             let table: Vec<Gid> = engine.gids().iter().map(|entry| entry.gid).collect();
             (events(&mut engine), table, link.addresses.clone())
@@ -265,12 +291,36 @@ mod tests {
     }
 
     #[test]
+    fn an_address_has_an_entry_for_each_framing() {
+        let inner = UdpLink::new(UdpConfig::default(), &[]).unwrap();
+        let mut link = Picky { inner, refused: gid(9), addresses: Vec::new() };
+        let mut engine = Engine::new(Config::default());
+        let (v1, v2) = (|n| GidEntry::roce_v1(gid(n)), |n| GidEntry::roce_v2(gid(n)));
+        // As a device that is opened has it.
+        for (i, entry) in (0..).zip([v2(1), v2(2), v1(1), v1(2)]) {
+            engine.set_gid(i, entry);
+        }
+        let mut show = |last: &[u8]| {
+            let addresses = last.iter().map(|&n| gid(n)).collect();
+            let now = Interface { is_up: true, mtu: None, addresses, has_v1: true };
+            now.apply(&mut engine, &mut link, &mut true, &Logger::default());
+            (engine.gids().to_vec(), link.addresses.iter().filter(|g| !g.is_zero()).count())
+        };
+        let hole = GidEntry::default();
+        assert_eq!(show(&[1, 2]), (vec![v2(1), v2(2), v1(1), v1(2)], 2));
+        assert_eq!(show(&[2]), (vec![hole, v2(2), hole, v1(2)], 1));
+        assert_eq!(show(&[2, 3, 9]), (vec![v2(3), v2(2), v1(3), v1(2)], 2));
+        assert_eq!(show(&[4, 2, 3]).0[4..], [v2(4), v1(4)]);
+    }
+
+    #[test]
     fn a_new_mtu_is_announced_while_the_port_is_up_and_with_it_otherwise() {
         let mut link = UdpLink::new(UdpConfig::default(), &[]).unwrap();
         let mut engine = Engine::new(Config::default());
         let mut is_up = true;
         let mut show = |is_up_now, mtu| {
-            let now = Interface { is_up: is_up_now, mtu, addresses: Vec::new() };
+            let (addresses, has_v1) = (Vec::new(), false);
+            let now = Interface { is_up: is_up_now, mtu, addresses, has_v1 };
             now.apply(&mut engine, &mut link, &mut is_up, &Logger::default());
             (events(&mut engine), engine.config().port_mtu)
         };

@@ -7,6 +7,8 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use feroce_backend_rdma_core as rdma_core;
+use feroce_engine::TransportKind;
+use feroce_link::EtherLink;
 use feroce_umad::Adapter;
 use feroce_wire::{Gid, Pmtu};
 use nix::ifaddrs::getifaddrs;
@@ -228,6 +230,33 @@ impl Device {
     /// The interface it stands on.
     pub fn interface_name(&self) -> Option<&str> {
         self.interface.as_ref().map(|(name, _)| name.as_str())
+    }
+
+    /// Why it has no GIDs of RoCEv1, if it is opened with these settings; `None` if it has some.
+    pub fn without_rocev1(&self, settings: &Settings) -> Option<String> {
+        self.rocev1(settings).err()
+    }
+
+    /// The interface for RoCEv1, or why there is none.
+    pub(crate) fn rocev1(&self, settings: &Settings) -> Result<(String, u32), String> {
+        let absent = |why: &str| Err(why.to_owned());
+        if !settings.rocev1 {
+            return absent("the setting `rocev1` is off");
+        }
+        if settings.engine.transport == TransportKind::Iwarp {
+            return absent("the device speaks iWARP");
+        }
+        if settings.fabric.is_some() {
+            return absent("the fabric carries RoCEv2");
+        }
+        match (self.kind, &self.interface) {
+            (DeviceKind::Interface, Some(interface)) => match EtherLink::check(interface.1) {
+                Ok(()) => Ok(interface.clone()),
+                Err(e) => Err(e.to_string()),
+            },
+            (DeviceKind::Kernel, _) => absent("the driver of the kernel has the GIDs that it has"),
+            _ => absent("only the device of an Ethernet interface has them"),
+        }
     }
 
     /// Name and index of the interface it stands on.

@@ -495,7 +495,7 @@ impl Driver {
             let link = self.link_counters();
             let state = self.read(|state| watch::State {
                 device,
-                addresses: state.engine.gids().iter().map(|entry| entry.gid).collect(),
+                addresses: state.addresses(),
                 age_ns: self.now().as_nanos().saturating_sub(clock::AT_START_NS),
                 counters: state.engine.counters(),
                 drops: *state.engine.drops(),

@@ -4,7 +4,8 @@ use std::any::Any;
 use std::sync::Arc;
 
 use feroce_engine::{AsyncEvent, Engine, Event};
-use feroce_train::Instant;
+use feroce_train::{Framing, GidEntry, Instant};
+use feroce_wire::Gid;
 
 use super::Dispatch;
 use super::agent::Agent;
@@ -104,6 +105,12 @@ impl State {
             _ => return false,
         }
         true
+    }
+
+    /// The addresses of the port, each once.
+    pub(super) fn addresses(&self) -> Vec<Gid> {
+        let others = |entry: &&GidEntry| entry.framing != Framing::RoceV1;
+        self.engine.gids().iter().filter(others).map(|entry| entry.gid).collect()
     }
 
     /// When a thread must drive the engine again, if nothing else happens.

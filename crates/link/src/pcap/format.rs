@@ -81,16 +81,17 @@ pub(super) fn interface(out: &mut Vec<u8>, link_type: LinkType, name: &str) {
     });
 }
 
-/// Appends a packet of interface 0; `nanos` counts from the epoch of Unix.
+/// Appends a packet of an interface, in the order in which they were described; `nanos` counts from
+/// the epoch of Unix.
 pub(super) fn packet(
     out: &mut Vec<u8>,
-    nanos: u64,
+    (interface, nanos): (u32, u64),
     direction: Direction,
     comment: &str,
     write: impl FnOnce(&mut Vec<u8>),
 ) {
     block(out, EPB, |out| {
-        out.extend(0_u32.to_le_bytes());
+        out.extend(interface.to_le_bytes());
         out.extend(((nanos >> 32) as u32).to_le_bytes());
         out.extend((nanos as u32).to_le_bytes());
         let lengths = out.len();

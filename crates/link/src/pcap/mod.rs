@@ -13,7 +13,7 @@ use std::io::{self, Write};
 use std::path::Path as FilePath;
 
 use feroce_train::{Framing, Instant, RxMeta, RxTrain, Single, Train};
-use feroce_wire::{Frame, Gid, Grh, IbFrame, Ipv4, Ipv6, Net, TooLong, Udp};
+use feroce_wire::{Ethernet, Frame, Gid, Grh, IbFrame, Ipv4, Ipv6, Net, TooLong, Udp, VlanTag};
 
 use crate::describe::describe;
 use crate::icrc::{Covered, ICRC_LEN, Ids};
@@ -30,8 +30,9 @@ pub struct PcapConfig {
     pub interface: String,
     /// What [`Instant::ZERO`] is in nanoseconds since 1970: the layer has no clock.
     pub epoch_ns: u64,
-    /// How packets are framed. RoCEv1 frames get made-up Ethernet addresses; packets of InfiniBand
-    /// get their VCRC, and are in records of ERF.
+    /// How most packets are framed; those of another framing get an interface of their own in the
+    /// file. RoCEv1 frames get made-up Ethernet addresses; packets of InfiniBand get their VCRC,
+    /// and are in records of ERF.
     pub framing: Framing,
     /// Bytes to collect before they are written.
     pub buffer: usize,
@@ -101,7 +102,8 @@ impl PcapFile {
         };
         self.recorder.comment.clear();
         self.recorder.comment.push_str(comment);
-        self.recorder.add(now, direction, write);
+        let framing = self.recorder.config.framing;
+        self.recorder.add(now, direction, framing, write);
     }
 
     /// When what is in the buffer should be written.
@@ -176,21 +178,19 @@ struct Recorder {
     transport: Vec<u8>,
     comment: String,
     packets: u64,
-    /// Packets that are not in the file because it failed, or is for another framing.
+    /// Packets that are not in the file because it failed.
     missed: u64,
+    /// The framing of each interface in the file. A packet of another one adds its own.
+    interfaces: Vec<Framing>,
 }
 
 impl Recorder {
     fn new(out: impl Write + Send + 'static, config: PcapConfig) -> io::Result<Self> {
         let mut pending = Vec::with_capacity(config.buffer + (16 << 10));
         format::section_header(&mut pending, format::APPLICATION);
-        let link_type = match config.framing {
-            Framing::RoceV2 => LinkType::RawIp,
-            Framing::RoceV1 => LinkType::Ethernet,
-            Framing::InfiniBand => LinkType::Erf,
-        };
-        format::interface(&mut pending, link_type, &config.interface);
+        format::interface(&mut pending, link_type(config.framing), &config.interface);
         let mut recorder = Self {
+            interfaces: vec![config.framing],
             config,
             out: Some(Box::new(out)),
             pending,
@@ -206,7 +206,6 @@ impl Recorder {
 
     /// `meta` is what the headers of its packets say.
     fn sent(&mut self, now: Instant, meta: RxMeta, train: &Train) {
-        let meta = RxMeta { framing: self.config.framing, ..meta };
         let covered = Covered::from(&meta);
         let flow_label = train.path.flow_label;
         let headers = Headers { flow_label, ..Headers::of_meta(&meta) };
@@ -230,10 +229,6 @@ impl Recorder {
     /// Records packets that have their ICRCs.
     fn record(&mut self, now: Instant, direction: Direction, train: &RxTrain<'_>) {
         let meta = &train.meta;
-        if meta.framing != self.config.framing {
-            self.missed += train.bytes.chunks(train.stride.max(1)).len() as u64;
-            return;
-        }
         let mut ids = Ids::default();
         for (i, packet) in train.bytes.chunks(train.stride.max(1)).enumerate() {
             let (transport, icrc) = packet.split_last_chunk().unwrap_or((packet, &[0; ICRC_LEN]));
@@ -258,7 +253,11 @@ impl Recorder {
         if self.out.is_some() {
             let _ = write!(self.comment, "{}", describe(frame.transport));
         }
-        self.add(now, direction, |out| {
+        let framing = match frame.net {
+            Net::Grh(_) => Framing::RoceV1,
+            Net::V4(..) | Net::V6(..) => Framing::RoceV2,
+        };
+        self.add(now, direction, framing, |out| {
             let start = out.len();
             out.resize(start + MAX_HEADERS + frame.transport.len(), 0);
             let len = frame.emit(&mut out[start..]).unwrap_or(0);
@@ -282,17 +281,31 @@ impl Recorder {
             let _ = write!(self.comment, "{}", describe(frame.transport));
         }
         let nanos = self.config.epoch_ns.saturating_add(now.as_nanos());
-        self.add(now, direction, |out| erf::record(out, nanos, &frame));
+        let framing = Framing::InfiniBand;
+        self.add(now, direction, framing, |out| erf::record(out, nanos, &frame));
     }
 
     /// Adds a packet, which `write` appends, with the comment that was prepared.
-    fn add(&mut self, now: Instant, direction: Direction, write: impl FnOnce(&mut Vec<u8>)) {
+    fn add(
+        &mut self,
+        now: Instant,
+        direction: Direction,
+        framing: Framing,
+        write: impl FnOnce(&mut Vec<u8>),
+    ) {
         if self.out.is_none() {
             self.missed += 1;
             return;
         }
         let nanos = self.config.epoch_ns.saturating_add(now.as_nanos());
-        format::packet(&mut self.pending, nanos, direction, &self.comment, write);
+        let known = self.interfaces.iter().position(|known| *known == framing);
+        let interface = known.unwrap_or_else(|| {
+            format::interface(&mut self.pending, link_type(framing), &self.config.interface);
+            self.interfaces.push(framing);
+            self.interfaces.len() - 1
+        });
+        let from = (interface as u32, nanos);
+        format::packet(&mut self.pending, from, direction, &self.comment, write);
         self.packets += 1;
         self.oldest.get_or_insert(now);
         if self.pending.len() >= self.config.buffer {
@@ -340,6 +353,15 @@ impl Drop for Recorder {
     }
 }
 
+/// What the packets of a framing begin with in the file.
+fn link_type(framing: Framing) -> LinkType {
+    match framing {
+        Framing::RoceV2 => LinkType::RawIp,
+        Framing::RoceV1 => LinkType::Ethernet,
+        Framing::InfiniBand => LinkType::Erf,
+    }
+}
+
 /// Room for everything around the transport packet.
 const MAX_HEADERS: usize = 128;
 
@@ -352,6 +374,8 @@ struct Headers {
     flow_label: u32,
     traffic_class: u8,
     hop_limit: u8,
+    /// VLAN priority.
+    sl: u8,
 }
 
 impl Headers {
@@ -364,6 +388,7 @@ impl Headers {
             flow_label: 0,
             traffic_class: meta.traffic_class | meta.ecn.to_bits(),
             hop_limit: meta.hop_limit,
+            sl: meta.sl,
         }
     }
 
@@ -376,7 +401,10 @@ impl Headers {
             // recorded without Ethernet.
             Framing::RoceV1 | Framing::InfiniBand => {
                 let mac = |gid: Gid| [2, 0, 0, 0, gid.0[14], gid.0[15]];
-                frame.on_ethernet(mac(self.src), mac(self.dst))
+                let frame = frame.on_ethernet(mac(self.src), mac(self.dst));
+                // The VLAN of a tag is not known here, and its priority is.
+                let vlan = (self.sl > 0).then(|| VlanTag(u16::from(self.sl) << 13));
+                Frame { eth: frame.eth.map(|eth| Ethernet { vlan, ..eth }), ..frame }
             }
         }
     }

@@ -108,7 +108,7 @@ impl Peers {
     }
 
     /// The port owner of an address, if that is another process.
-    pub(super) fn receiver_at(&self, address: Gid) -> Option<u8> {
+    pub(crate) fn receiver_at(&self, address: Gid) -> Option<u8> {
         self.socket_at(address).map(|(slot, _)| slot)
     }
 

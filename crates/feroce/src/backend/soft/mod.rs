@@ -15,6 +15,7 @@ use feroce_engine::{
 };
 use feroce_local::Registry;
 use feroce_mem::{Access, Iova, MwType, PdId, Region};
+use feroce_train::Framing;
 use feroce_wire::Rkey;
 
 use super::{ChannelSide, CreatedSides, Either, Keys, QueueSides};
@@ -42,6 +43,8 @@ pub(crate) struct SoftAdapter {
     pub(crate) fabric: Option<FabricPort>,
     /// What it asks for in handshakes, if it speaks iWARP.
     pub(crate) iwarp: Option<HandshakeConfig>,
+    /// The framing of connections that its connection manager makes.
+    pub(crate) cm_framing: Framing,
     /// Registered memory is made shareable.
     pub(crate) converts: bool,
     /// The name to print what it did under, at its end.

@@ -1,13 +1,13 @@
 //! Queue pair attributes from the parameters that the two sides of a connection agreed on.
 
-use feroce_cm::{QpPlan, Transport};
+use feroce_cm::{Peer, QpPlan, Transport};
 use feroce_engine::{AddrVec, Engine, ModifyQpError, QpAttr, QpState};
 use feroce_mem::Access;
-use feroce_train::{GidEntry, Instant};
-use feroce_wire::{Gid, Qkey, Qpn};
+use feroce_train::{Framing, GidEntry, Instant};
+use feroce_wire::{Qkey, Qpn};
 
 use super::subnet;
-use crate::attr::gid_index;
+use crate::attr::entry_index;
 
 /// The attributes for a transition to `state`; `None` if there is none, or not enough is known.
 pub(super) fn connected(
@@ -56,7 +56,7 @@ fn path(plan: &QpPlan, engine: &Engine) -> Option<AddrVec> {
     }
     Some(AddrVec {
         dgid: plan.peer.remote.gid,
-        sgid_index: gid_index(engine.gids(), plan.peer.local.gid)?,
+        sgid_index: entry_index(engine.gids(), plan.peer.local.gid, plan.peer.framing)?,
         flow_label: plan.path.flow_label,
         hop_limit: plan.path.hop_limit,
         traffic_class: plan.path.traffic_class,
@@ -66,13 +66,20 @@ fn path(plan: &QpPlan, engine: &Engine) -> Option<AddrVec> {
 }
 
 /// The address vector of a peer of a datagram queue pair.
-pub(super) fn datagram_path(gids: &[GidEntry], local: Gid, remote: Gid, tos: u8) -> AddrVec {
+pub(super) fn datagram_path(gids: &[GidEntry], peer: Peer, tos: u8) -> AddrVec {
     AddrVec {
-        dgid: remote,
-        sgid_index: gid_index(gids, local).unwrap_or(0),
+        dgid: peer.remote.gid,
+        sgid_index: entry_index(gids, peer.local.gid, peer.framing).unwrap_or(0),
         traffic_class: tos,
+        sl: priority(peer.framing, tos),
         ..AddrVec::default()
     }
+}
+
+/// The service level of a type of service. RoCEv1 has no DSCP that switches look at: the three bits
+/// that were the precedence are the VLAN priority.
+pub(super) fn priority(framing: Framing, tos: u8) -> u8 {
+    if framing == Framing::RoceV1 { tos >> 5 } else { 0 }
 }
 
 /// Brings a queue pair up with the parameters that the two sides agreed on.

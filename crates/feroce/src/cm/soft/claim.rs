@@ -7,6 +7,7 @@ use std::sync::Arc;
 use feroce_cm::Accepts;
 use feroce_cm::rdma::BindError;
 use feroce_local::Registry;
+use feroce_train::Framing;
 use feroce_wire::Gid;
 use feroce_wire::cm::ServiceId;
 
@@ -51,7 +52,9 @@ impl Claim {
             let claim = fabric.claim(Gid::ZERO, service).map_err(explained)?;
             return Ok(Vec::from([Self::Fabric(claim)]));
         }
-        let own = context.port().gids.into_iter().map(|entry| entry.gid);
+        // An address has one claim, whichever framing its requests have.
+        let gids = context.port().gids.into_iter();
+        let own = gids.filter(|entry| entry.framing == Framing::RoceV2).map(|entry| entry.gid);
         let addresses = own.filter(|gid| !gid.is_zero() && accepts.takes(*gid));
         let claim = |address| match (&soft.registry, &soft.fabric) {
             (Some(registry), _) => {

@@ -3,9 +3,9 @@
 use feroce_cm::rdma::{
     self, ConnParam, PortSpace, UDP_QKEY, connect_data, fill, flow_label, gid_of, sidr_data,
 };
-use feroce_cm::{Ask, CallError, ConnId, Connect, PathParams, Peer, Reply, Transport};
+use feroce_cm::{Ask, CallError, ConnId, Connect, PathParams, Reply, Transport};
 use feroce_engine::{QpAttr, QpState, QpType};
-use feroce_train::Instant;
+use feroce_train::{Framing, Instant};
 use feroce_wire::cm::{RejReason, ServiceId};
 use feroce_wire::{Psn, Qpn};
 
@@ -84,7 +84,7 @@ impl SoftId {
         let path = self.shared().lock().path;
         let peer = match &path {
             Some(path) => subnet::peer(path),
-            None => Peer::new(gid_of(src.ip()), gid_of(dst.ip())),
+            None => self.peer_at(gid_of(src.ip()), gid_of(dst.ip()))?,
         };
         let service = ServiceId::ip(self.port_space(), dst.port());
         if self.is_datagrams() {
@@ -111,6 +111,8 @@ impl SoftId {
                     mtu: s.engine.config().port_mtu,
                     flow_label: flow_label(src.port(), dst.port()),
                     traffic_class: inner.options.tos,
+                    sl: attr::priority(peer.framing, inner.options.tos),
+                    hop_limit: if peer.framing == Framing::RoceV1 { 1 } else { 64 },
                     ..PathParams::default()
                 },
             };

@@ -10,13 +10,13 @@ use feroce_engine::{
     WcStatus,
 };
 use feroce_mem::{Access, Iova, PdId, Region};
-use feroce_train::{InlineBytes, Instant, PortAddr};
+use feroce_train::{Framing, InlineBytes, Instant, PortAddr};
 use feroce_wire::mad::MAD_LEN;
-use feroce_wire::{Gid, Grh, GrhView, Ipv4, Lid, Lkey, Psn, Qkey, Qpn};
+use feroce_wire::{GRH_NEXT_HEADER, Gid, Grh, GrhView, Ipv4, Lid, Lkey, Psn, Qkey, Qpn};
 
 use super::subnet;
 use crate::Error;
-use crate::attr::gid_index;
+use crate::attr::entry_index;
 
 /// Received datagrams that may wait for the connection manager. Further ones are lost, and their
 /// senders repeat them.
@@ -120,8 +120,7 @@ impl Gsi {
                 if cqe.slid != Lid(0) {
                     self.learn(cqe.slid, cqe.sl);
                     let local = Lid(own.0 | u16::from(cqe.dlid_path_bits));
-                    let port = |lid| PortAddr { gid: Gid::ZERO, lid };
-                    sink(Peer { local: port(local), remote: port(cqe.slid) }, mad);
+                    sink(Peer::in_subnet(local, cqe.slid), mad);
                 } else if let Some(peer) = peer_of(header) {
                     sink(peer, mad);
                 }
@@ -165,7 +164,7 @@ impl Gsi {
                 ..AddrVec::default()
             }
         } else {
-            let sgid_index = gid_index(engine.gids(), peer.local.gid)?;
+            let sgid_index = entry_index(engine.gids(), peer.local.gid, peer.framing)?;
             AddrVec { dgid: peer.remote.gid, sgid_index, ..AddrVec::default() }
         };
         let key = (av.sgid_index, peer.remote, av.sl, av.src_path_bits);
@@ -186,7 +185,8 @@ impl Gsi {
     }
 }
 
-/// Sender and receiver of a datagram, from the header in front of it (annex A17).
+/// Sender and receiver of a datagram, from the header in front of it (annex A17): that of RoCEv1 is
+/// a GRH, which says that a BTH follows.
 fn peer_of(header: &[u8]) -> Option<Peer> {
     let grh = GrhView::new_checked(header).ok()?;
     if let Ok((ip, _)) = Ipv4::parse(header.get(Grh::IPV4_AT..)?)
@@ -195,5 +195,9 @@ fn peer_of(header: &[u8]) -> Option<Peer> {
         let (remote, local) = (Gid::from_ipv4(ip.src), Gid::from_ipv4(ip.dst));
         return Some(Peer::new(local, remote));
     }
-    Some(Peer::new(grh.dgid(), grh.sgid()))
+    let framing = match grh.to_repr().next_header {
+        GRH_NEXT_HEADER => Framing::RoceV1,
+        _ => Framing::RoceV2,
+    };
+    Some(Peer { framing, ..Peer::new(grh.dgid(), grh.sgid()) })
 }

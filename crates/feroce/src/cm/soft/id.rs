@@ -5,10 +5,10 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 
 use feroce_cm::rdma::{self, EventKind, PortSpace, UDP_QKEY, gid_of};
-use feroce_cm::{Accepts, ConnId};
+use feroce_cm::{Accepts, ConnId, Peer};
 use feroce_engine::{QpAttr, QpState};
 use feroce_link::tcp::ReservedPort;
-use feroce_train::Instant;
+use feroce_train::{Framing, Instant};
 use feroce_wire::cm::ServiceId;
 use feroce_wire::mad::PathRecord;
 use feroce_wire::{Gid, Psn, Qpn};
@@ -411,6 +411,7 @@ impl SoftId {
         if let Some(place) = self.context().and_then(subnet::place) {
             return self.join_group(place, mgid, send_only);
         }
+        let framing = self.framing()?;
         let ud = self.with_port(|s, link, id| {
             let (qp, local, tos) = {
                 let inner = id.lock();
@@ -422,7 +423,8 @@ impl SoftId {
             }
             let membership = Membership { group: mgid, receives: !send_only, hold: None };
             id.lock().groups.push(membership);
-            let av = attr::datagram_path(s.engine.gids(), gid_of(local.ip()), mgid, tos);
+            let peer = Peer { framing, ..Peer::new(gid_of(local.ip()), mgid) };
+            let av = attr::datagram_path(s.engine.gids(), peer, tos);
             Ok(UdParam { av, qpn: rdma::MULTICAST_QPN, qkey: UDP_QKEY })
         })?;
         let event = Queued::new(EventKind::MulticastJoin, self.shared(), 0);
@@ -458,8 +460,21 @@ impl SoftId {
     pub(crate) fn group_gid(&self, group: IpAddr) -> Option<Gid> {
         match self.context().and_then(subnet::place) {
             Some(_) => subnet::group_gid(group),
-            None => rdma::mgid(group),
+            None => rdma::mgid(group, self.framing().unwrap_or_default()),
         }
+    }
+
+    /// How packets of the connection manager on the device of the id are framed.
+    pub(super) fn framing(&self) -> Result<Framing, Error> {
+        let context = self.context().ok_or(CmError::WrongState)?;
+        Ok(context.soft()?.cm_framing)
+    }
+
+    /// The ends of a connection by its addresses.
+    pub(super) fn peer_at(&self, local: Gid, remote: Gid) -> Result<Peer, Error> {
+        let framing = self.framing()?;
+        self.shared().lock().framing = framing;
+        Ok(Peer { framing, ..Peer::new(local, remote) })
     }
 
     /// Runs `f` under the locks of the device.

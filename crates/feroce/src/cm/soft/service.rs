@@ -410,13 +410,16 @@ impl Service {
         }
         inner.stage = Stage::Connected;
         let ends = inner.local.zip(inner.peer);
-        let (tos, path) = (inner.options.tos, inner.path);
+        let (tos, path, framing) = (inner.options.tos, inner.path, inner.framing);
         drop(inner);
         let ud = ends.map(|(local, remote)| {
             let gid = |addr: SocketAddr| feroce_cm::rdma::gid_of(addr.ip());
             let av = match path {
                 Some(path) => subnet::vector(engine, subnet::peer(&path), &subnet::params(&path)),
-                None => attr::datagram_path(engine.gids(), gid(local), gid(remote), tos),
+                None => {
+                    let peer = Peer { framing, ..Peer::new(gid(local), gid(remote)) };
+                    attr::datagram_path(engine.gids(), peer, tos)
+                }
             };
             UdParam { av, qpn: rep.qpn, qkey: rep.qkey }
         });

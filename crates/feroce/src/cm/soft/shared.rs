@@ -11,6 +11,7 @@ use feroce_cm::rdma::{Binding, ConnParam, PortSpace};
 use feroce_cm::{ConnId, ListenId};
 use feroce_engine::QpType;
 use feroce_link::tcp::{ReservedPort, StreamId, TcpListenId};
+use feroce_train::Framing;
 use feroce_wire::mad::PathRecord;
 use feroce_wire::{Gid, Qpn};
 
@@ -89,6 +90,8 @@ pub(super) struct Inner {
     pub(super) stream: Option<StreamId>,
     pub(super) qp: Option<IdQp>,
     pub(super) options: Options,
+    /// How the packets of its connection are framed.
+    pub(super) framing: Framing,
     pub(super) binding: Option<Binding>,
     /// The consumer has chosen the port.
     pub(super) has_port: bool,
@@ -156,6 +159,7 @@ impl Shared {
             stream: None,
             qp: None,
             options: Options::default(),
+            framing: Framing::default(),
             binding: None,
             has_port: false,
             reserved: None,

@@ -10,7 +10,6 @@ use std::sync::Arc;
 use feroce_cm::rdma::{EventKind, MULTICAST_QPN, UDP_QKEY, gid_of, ip_of};
 use feroce_cm::{PathParams, Peer};
 use feroce_engine::{AddrVec, Engine};
-use feroce_train::PortAddr;
 use feroce_wire::cm::{Req, ServiceId};
 use feroce_wire::mad::{McMemberRecord, PathRecord};
 use feroce_wire::{Gid, Lid, Pmtu};
@@ -67,14 +66,9 @@ pub(super) fn find(place: &SubnetPlace, ip: IpAddr) -> Result<Gid, CmError> {
     }
 }
 
-/// A port that a LID names.
-fn at(lid: Lid) -> PortAddr {
-    PortAddr { gid: Gid::ZERO, lid }
-}
-
 /// The ends of a path.
 pub(super) fn peer(path: &PathRecord) -> Peer {
-    Peer { local: at(path.slid), remote: at(path.dlid) }
+    Peer::in_subnet(path.slid, path.dlid)
 }
 
 /// What a connection must know of a path.
