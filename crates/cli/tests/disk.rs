@@ -151,6 +151,62 @@ fn a_disk_is_measured_and_its_use_is_counted() {
     assert_eq!(rates.lines().count(), 3, "{rates}");
 }
 
+#[test]
+fn hosts_and_subsystems_prove_who_they_are() {
+    let secret = || text(&output(&["secret"])).trim().to_owned();
+    let (mine, own, other) = (secret(), secret(), secret());
+    let host = "nqn.2024-01.com.example:host";
+    let secrets = file("secrets", format!("# hosts\n{host} {mine} {own}\n").as_bytes());
+    let known = |name: &str, text: &str| {
+        let path = file(name, text.as_bytes());
+        path.to_str().expect("a name").to_owned()
+    };
+    let target = Target::start(&[
+        "serve",
+        "--memory",
+        "1M",
+        "--listen",
+        "127.33.7.1:0",
+        "--secrets",
+        secrets.to_str().expect("a name"),
+    ]);
+    let read = |host: &str, file: Option<&str>| {
+        let args = ["read", target.address.as_str(), "--length", "4K", "--host-nqn", host];
+        let nqn = ["--nqn", "nqn.2026-11.feroce:disks"];
+        let file = file.map(|file| ["--secret", file]);
+        let file = file.as_ref().map_or(&[][..], |file| &file[..]);
+        output(&[&args[..], &nqn, file].concat())
+    };
+    let one = known("one", &mine);
+    let both = known("both", &format!("{mine}\n{own}\n"));
+    for file in [&one, &both] {
+        let out = read(host, Some(file));
+        assert_eq!(out.stdout, [0; 4096], "{}", String::from_utf8_lossy(&out.stderr));
+    }
+    let wrong = known("wrong", &other);
+    let impostor = known("impostor", &format!("{mine} {other}"));
+    let garbage = known("garbage", "DHHC-1:00:AAAA:");
+    let cases = [
+        (host, None, "give the secret"),
+        (host, Some(&wrong), "the secrets of the two ends differ"),
+        (host, Some(&impostor), "the secrets of the two ends differ"),
+        (host, Some(&garbage), "the secret is too short"),
+        ("nqn.2024-01.com.example:stranger", Some(&one), "does not let this host use"),
+    ];
+    for (name, file, what) in cases {
+        let out = read(name, file.map(String::as_str));
+        let err = String::from_utf8_lossy(&out.stderr);
+        assert!(!out.status.success() && err.contains(what), "{err}");
+    }
+    // A target that does not authenticate cannot prove who it is.
+    let open = Target::start(&["serve", "--memory", "1M", "--listen", "127.33.7.2:0"]);
+    let out = output(&["read", &open.address, "--length", "4K", "--secret", &both]);
+    let err = String::from_utf8_lossy(&out.stderr);
+    assert!(err.contains("cannot prove who it is"), "{err}");
+    let files = [one, both, wrong, impostor, garbage].map(PathBuf::from);
+    assert!(files.iter().chain([&secrets]).all(|path| std::fs::remove_file(path).is_ok()));
+}
+
 /// Bytes that repeat nowhere.
 fn bytes(len: u32) -> Vec<u8> {
     (0..len / 4).flat_map(|i| i.wrapping_mul(0x9e37_79b9).to_le_bytes()).collect()

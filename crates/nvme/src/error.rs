@@ -4,6 +4,7 @@ use std::fmt;
 
 use feroce::cm::CmError;
 
+use crate::auth::AuthFailure;
 use crate::wire::{CmReject, RejectStatus, Status};
 
 /// Why a host failed.
@@ -20,6 +21,12 @@ pub enum HostError {
     Command(Status),
     /// The connection was lost.
     Lost,
+    /// The target, or this host, is not who it claims to be.
+    Authentication(AuthFailure),
+    /// The target wants this host to prove itself, and the host has no secret.
+    NoSecret,
+    /// The host wants the target to prove itself, and the target does not authenticate.
+    Unproven,
     /// The disk is not the one that it was: it has another identifier, another size of its blocks,
     /// or fewer of them.
     Changed,
@@ -41,6 +48,14 @@ impl fmt::Display for HostError {
             Self::Refused(status) => write!(f, "the target refuses: {status}"),
             Self::Command(status) => write!(f, "the target answers: {status}"),
             Self::Lost => f.write_str("the connection to the target was lost"),
+            Self::Authentication(why) => write!(f, "authentication failed: {}", why.name()),
+            Self::NoSecret => f.write_str(
+                "the target asks for authentication: give the secret that it has of this host",
+            ),
+            Self::Unproven => f.write_str(
+                "the target does not authenticate, so it cannot prove who it is: let it serve with \
+                 secrets, or ask for no proof",
+            ),
             Self::Changed => f.write_str(
                 "the target has another disk under the same number: a disk in memory that was \
                  started again is empty, for example",
@@ -55,7 +70,7 @@ impl std::error::Error for HostError {
         match self {
             Self::Rdma(e) => Some(e),
             Self::Refused(status) | Self::Command(status) => Some(status),
-            Self::Rejected(_) | Self::Lost | Self::Changed | Self::Target(_) => None,
+            _ => None,
         }
     }
 }
@@ -70,7 +85,7 @@ impl HostError {
     pub(crate) fn is_final(&self) -> bool {
         match self {
             Self::Refused(status) => status.is_final(),
-            Self::Changed => true,
+            Self::Changed | Self::Authentication(_) | Self::NoSecret | Self::Unproven => true,
             _ => false,
         }
     }

@@ -11,16 +11,17 @@
 //!
 //! # What is not built
 //!
-//! Authentication (DH-HMAC-CHAP), namespaces that appear or change while a host is
+//! Namespaces that appear or change while a host is
 //! connected (asynchronous events are held and none is raised), reservations, metadata and
 //! protection information, fused commands, and queues of more than 128 entries. Commands that need
 //! them end with the status that the specification has for that.
 //!
-//! A target believes a host its name, as all of NVMe over Fabrics does without authentication:
-//! serve disks in networks that you trust.
+//! A target believes a host its name, unless the subsystem has a [`Secret`] of that host
+//! ([`Subsystem::authenticate`]). Nothing is encrypted: serve disks in networks that you trust.
 
 #![forbid(unsafe_code)]
 
+mod auth;
 pub mod controller;
 mod counters;
 mod error;
@@ -31,6 +32,7 @@ mod target;
 mod tasks;
 pub mod wire;
 
+pub use auth::{AuthFailure, Secret, SecretError};
 pub use error::HostError;
 pub use host::{Host, HostOptions, Multipath, PathInfo, RemoteNamespace, discover};
 pub use namespace::{FileNamespace, Io, MemoryNamespace, Namespace};

@@ -3,6 +3,7 @@
 use std::fmt;
 use std::sync::Arc;
 
+use crate::auth::{Parties, Secret};
 use crate::counters::Counters;
 use crate::namespace::Namespace;
 use crate::wire::Nqn;
@@ -22,6 +23,8 @@ pub struct Subsystem {
     nqn: Nqn,
     disks: Vec<Arc<dyn Namespace>>,
     allowed: Vec<Nqn>,
+    /// Hosts that must prove themselves, with their secrets and those of the subsystem for them.
+    secrets: Vec<(Nqn, Secret, Option<Secret>)>,
     counters: Arc<Counters>,
 }
 
@@ -38,7 +41,13 @@ impl fmt::Debug for Subsystem {
 impl Subsystem {
     /// A subsystem without disks that every host may use.
     pub fn new(nqn: Nqn) -> Self {
-        Self { nqn, disks: Vec::new(), allowed: Vec::new(), counters: Arc::default() }
+        Self {
+            nqn,
+            disks: Vec::new(),
+            allowed: Vec::new(),
+            secrets: Vec::new(),
+            counters: Arc::default(),
+        }
     }
 
     /// Adds a disk.
@@ -50,12 +59,32 @@ impl Subsystem {
 
     /// Lets this host in. Once a host is named, hosts that are not are refused.
     ///
-    /// A host is believed what it says its name is: authentication is not built. Any program that
-    /// can reach the target and knows a name that is allowed can use the disks.
+    /// A host is believed what it says its name is. Any program that can reach the target and knows
+    /// a name that is allowed can use the disks; see [`Subsystem::authenticate`].
     #[must_use]
     pub fn allow(mut self, host: Nqn) -> Self {
         self.allowed.push(host);
         self
+    }
+
+    /// Lets this host in if it proves that it has `secret` (DH-HMAC-CHAP). If the host asks, the
+    /// subsystem proves that it has `own`.
+    #[must_use]
+    pub fn authenticate(mut self, host: Nqn, secret: Secret, own: Option<Secret>) -> Self {
+        self.allowed.push(host.clone());
+        self.secrets.push((host, secret, own));
+        self
+    }
+
+    /// What a host must prove, if it must.
+    pub(crate) fn parties(&self, host: &Nqn) -> Option<Parties> {
+        let (_, secret, own) = self.secrets.iter().find(|(of, ..)| of == host)?;
+        Some(Parties {
+            host: host.clone(),
+            subsystem: self.nqn.clone(),
+            secret: secret.clone(),
+            subsystem_secret: own.clone(),
+        })
     }
 
     /// Its name.

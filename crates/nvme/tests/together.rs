@@ -6,8 +6,8 @@ use feroce::Device;
 use feroce::cm::Manager;
 use feroce_nvme::wire::{Nqn, Status};
 use feroce_nvme::{
-    FileNamespace, Host, HostError, HostOptions, MemoryNamespace, Namespace, Subsystem, Target,
-    discover,
+    AuthFailure, FileNamespace, Host, HostError, HostOptions, MemoryNamespace, Namespace, Secret,
+    Subsystem, Target, discover,
 };
 
 pub(crate) type Result<T> = std::result::Result<T, Box<dyn std::error::Error>>;
@@ -172,5 +172,36 @@ async fn dropping_a_call_leaves_the_queue_usable() -> Result<()> {
         // The queue has one place, which is free when the target has answered.
         disk.write(0, &[1; 512]).await?;
     }
+    Ok(())
+}
+
+#[tokio::test]
+async fn commands_wait_for_authentication() -> Result<()> {
+    let options = HostOptions { queues: 2, ..HostOptions::default() };
+    let (secret, own) = (Secret::random(), Secret::random());
+    let disks = Subsystem::new(nqn("auth"))
+        .disk(MemoryNamespace::new(64))
+        .authenticate(options.host.clone(), secret.clone(), Some(own.clone()))
+        .allow(nqn("trusted"));
+    let at = serve("127.32.7.1", vec![disks])?;
+    let here = manager("127.32.7.2")?;
+    let connect =
+        async |options: &HostOptions| Host::connect(&here, at, &nqn("auth"), options).await;
+    assert!(matches!(connect(&options).await, Err(HostError::NoSecret)));
+    let known = HostOptions { secret: Some(secret), ..options.clone() };
+    let both = HostOptions { subsystem_secret: Some(own.clone()), ..known.clone() };
+    for options in [&known, &both] {
+        let host = connect(options).await?;
+        let disk = host.namespace(1).await?;
+        disk.write(0, &[1; 512]).await?;
+        drop(disk);
+        host.disconnect().await?;
+    }
+    let wrong = HostOptions { secret: Some(own), ..options.clone() };
+    let failed = connect(&wrong).await;
+    assert!(matches!(failed, Err(HostError::Authentication(AuthFailure::Failed))), "{failed:?}");
+    // A host without a secret is believed its name.
+    let trusted = HostOptions { host: nqn("trusted"), ..options };
+    connect(&trusted).await?.disconnect().await?;
     Ok(())
 }

@@ -29,13 +29,16 @@ pub(crate) enum Command {
     Bench(BenchArgs),
     /// Show how much the disks of a target are used.
     Stat(StatArgs),
+    /// Make a secret, with which a host proves who it is.
+    Secret(SecretArgs),
 }
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Linux connects with its own driver, which needs an RDMA device, Soft-RoCE for example:
   nvme connect -t rdma -a ADDRESS -s 4420 -n NQN
-Hosts are believed the name that they say they have: serve disks in networks that you trust.
+Hosts are believed the name that they say they have, unless --secrets has a secret of theirs.
+Nothing is encrypted: serve disks in networks that you trust.
 
 Examples:
   truncate -s 1G disk.img
@@ -60,6 +63,10 @@ pub(crate) struct ServeArgs {
     /// A host that may use the disks, by its name; may be given more than once [default: all].
     #[arg(long, value_name = "NQN")]
     pub(super) allow: Vec<Nqn>,
+    /// A file with lines `HOST-NQN SECRET [SECRET-OF-THE-SUBSYSTEM]`: these hosts may use the disks
+    /// if they prove that they have their secret.
+    #[arg(long, value_name = "FILE")]
+    pub(super) secrets: Option<PathBuf>,
     /// Let no host write.
     #[arg(long)]
     pub(super) read_only: bool,
@@ -75,6 +82,10 @@ pub(super) struct HostArgs {
     /// Name of this host.
     #[arg(long, value_name = "NQN")]
     pub(super) host_nqn: Option<Nqn>,
+    /// A file with the secret of this host, for targets that ask for one, and on a second line the
+    /// secret that the subsystem must prove to have, if it must.
+    #[arg(long, value_name = "FILE")]
+    pub(super) secret: Option<PathBuf>,
 }
 
 #[derive(Debug, clap::Args)]
@@ -246,6 +257,19 @@ pub(crate) struct StatArgs {
     #[command(flatten)]
     pub(super) host: HostArgs,
 }
+
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+The secret is for DH-HMAC-CHAP, in the form of `nvme gen-dhchap-key`. Keep files with secrets to
+yourself: chmod 600.
+
+Examples:
+  feroce disk secret > host.secret
+  echo \"nqn.2024-01.com.example:host $(cat host.secret)\" > secrets
+  feroce disk serve disk.img --listen 10.0.0.1 --secrets secrets
+  feroce disk ls 10.0.0.1 --host-nqn nqn.2024-01.com.example:host --secret host.secret
+  nvme connect ... --dhchap-secret \"$(cat host.secret)\"")]
+pub(crate) struct SecretArgs {}
 
 /// An address, with or without a port.
 fn address(text: &str) -> Result<SocketAddr, String> {

@@ -6,6 +6,7 @@ mod executor;
 mod load;
 mod open;
 mod report;
+mod secrets;
 mod serve;
 mod stat;
 
@@ -17,7 +18,7 @@ use std::process::ExitCode;
 use anyhow::{Context as _, ensure};
 use feroce::cm::Manager;
 use feroce_nvme::wire::Nqn;
-use feroce_nvme::{Host, HostOptions, Namespace as _, RemoteNamespace, discover};
+use feroce_nvme::{Host, HostOptions, Namespace as _, RemoteNamespace, Secret, discover};
 use serde_json::json;
 
 pub(crate) use args::Command;
@@ -38,14 +39,17 @@ pub(crate) fn run(command: &Command, json: bool) -> anyhow::Result<ExitCode> {
         Command::Write(args) => block_on(write(args, json))?,
         Command::Bench(args) => block_on(bench::run(args, json))?,
         Command::Stat(args) => block_on(stat::run(args, json))?,
+        Command::Secret(_) => println!("{}", Secret::random().to_text()),
     }
     Ok(ExitCode::SUCCESS)
 }
 
-fn options(args: &HostArgs) -> HostOptions {
+fn options(args: &HostArgs) -> anyhow::Result<HostOptions> {
     let usual = HostOptions::default();
     let host = args.host_nqn.clone().unwrap_or_else(|| usual.host.clone());
-    HostOptions { host, ..usual }
+    let secrets = args.secret.as_deref().map(secrets::of_host).transpose()?;
+    let (secret, subsystem_secret) = secrets.unzip();
+    Ok(HostOptions { host, secret, subsystem_secret: subsystem_secret.flatten(), ..usual })
 }
 
 fn asked(at: SocketAddr) -> impl Fn() -> String {
@@ -53,7 +57,7 @@ fn asked(at: SocketAddr) -> impl Fn() -> String {
 }
 
 async fn list_subsystems(args: &DiscoverArgs, json: bool) -> anyhow::Result<()> {
-    let found = discover(&Manager::new(), args.address, &options(&args.host)).await;
+    let found = discover(&Manager::new(), args.address, &options(&args.host)?).await;
     for entry in found.with_context(asked(args.address))? {
         if json {
             let (nqn, address, service) = (entry.subsystem, entry.address, entry.service);
@@ -66,7 +70,7 @@ async fn list_subsystems(args: &DiscoverArgs, json: bool) -> anyhow::Result<()> 
 }
 
 async fn list_disks(args: &LsArgs, json: bool) -> anyhow::Result<()> {
-    let (manager, options) = (Manager::new(), options(&args.host));
+    let (manager, options) = (Manager::new(), options(&args.host)?);
     let found = discover(&manager, args.address, &options).await;
     for entry in found.with_context(asked(args.address))? {
         let nqn: Nqn = entry.subsystem.parse()?;

@@ -44,7 +44,7 @@ impl OpenDisk {
         depth: u16,
     ) -> anyhow::Result<Self> {
         let manager = Manager::new();
-        let options = HostOptions { queues, depth, ..options(&args.host) };
+        let options = HostOptions { queues, depth, ..options(&args.host)? };
         let nqn = subsystem(&manager, args.address, args.nqn.as_ref(), &options).await?;
         let number = args.disk;
         let lacks = || format!("cannot use disk {number}");

@@ -12,6 +12,7 @@ use serde_json::json;
 
 use super::args::ServeArgs;
 use super::executor::block_on;
+use super::secrets;
 
 /// How often the target looks for hosts that are silent.
 const LOOK: Duration = Duration::from_secs(1);
@@ -36,6 +37,12 @@ pub(super) fn run(args: &ServeArgs, json: bool) -> anyhow::Result<()> {
         disks = disks.disk(disk);
     }
     disks = args.allow.iter().cloned().fold(disks, Subsystem::allow);
+    if let Some(path) = &args.secrets {
+        let entries = secrets::of_target(path)?;
+        disks = entries
+            .into_iter()
+            .fold(disks, |disks, (host, secret, own)| disks.authenticate(host, secret, own));
+    }
     let targets = listen(&args.listen, disks)?;
     let all: Vec<String> = targets.iter().map(|target| target.local_addr().to_string()).collect();
     if json {

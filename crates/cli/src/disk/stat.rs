@@ -18,7 +18,7 @@ use crate::stop;
 /// Prints what a target has counted, once or again and again.
 pub(super) async fn run(args: &StatArgs, json: bool) -> anyhow::Result<()> {
     stop::watch()?;
-    let (manager, options) = (Manager::new(), options(&args.host));
+    let (manager, options) = (Manager::new(), options(&args.host)?);
     let nqn = subsystem(&manager, args.address, args.nqn.as_ref(), &options).await?;
     let host = Host::connect(&manager, args.address, &nqn, &options).await;
     let host = host.with_context(|| format!("cannot connect to {nqn} at {}", args.address))?;

@@ -5,6 +5,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use super::{ADMIN_QUEUE, EVENTS, IN_CAPSULE, IO_QUEUES, MDTS, QUEUE};
+use crate::auth::Parties;
 use crate::subsystem::Subsystem;
 use crate::wire::property::{self, capabilities};
 use crate::wire::{
@@ -117,6 +118,11 @@ impl Controller {
         self.keep_alive_ms = ms;
     }
 
+    /// What the host must prove on each of its queues, if it must.
+    pub(crate) fn parties(&self) -> Option<Parties> {
+        self.subsystem()?.parties(&self.host)
+    }
+
     /// Connects an I/O queue.
     pub fn connect_queue(&mut self, queue: u16, data: &ConnectData) -> Result<(), Status> {
         let is_same = data.host.as_ref() == Some(&self.host) && data.host_id == self.host_id;
@@ -179,7 +185,7 @@ impl Controller {
             fabrics::PROPERTY_SET => Answer::error(Status::INVALID_FIELD),
             // Connect on a queue that is connected already.
             fabrics::CONNECT => Answer::error(Status::SEQUENCE),
-            // Authentication is not built, and queues end with their connections.
+            // Hosts authenticate before they get here, and queues end with their connections.
             _ => Answer::error(Status::INVALID_OPCODE),
         }
     }

@@ -15,6 +15,7 @@ use std::time::Duration;
 
 use feroce::cm::Manager;
 
+use crate::auth::{self, HostAuth, Parties, Secret};
 use crate::controller::ADMIN_QUEUE;
 use crate::error::HostError;
 use crate::wire::property::{self, CC_ENABLE, CC_ENTRIES, CC_SHUTDOWN, CSTS_READY};
@@ -30,6 +31,10 @@ use queue::{HostQueue, Payload};
 
 /// How often a host asks whether the controller has become ready.
 const TRIES: usize = 10_000;
+
+/// Bits of the result of Connect: the host must authenticate, and set up a secure channel.
+const AUTHENTICATE: u64 = 1 << 17;
+const SECURE_CHANNEL: u64 = 1 << 18;
 
 /// Subsystems that a host asks a discovery controller for at most.
 const ENTRIES: u64 = 1024;
@@ -51,6 +56,10 @@ pub struct HostOptions {
     /// How long the target may wait for a sign of life, in milliseconds; zero for ever. A program
     /// that sets it calls [`Host::keep_alive`] at least twice in that time; [`Multipath`] does.
     pub keep_alive_ms: u32,
+    /// The secret with which this host proves itself, where a target asks for that.
+    pub secret: Option<Secret>,
+    /// The secret that the subsystem must prove to have; `secret` is needed too.
+    pub subsystem_secret: Option<Secret>,
     /// How long a [`Multipath`] host goes on to connect a path that it has lost.
     pub patience: Duration,
 }
@@ -62,7 +71,16 @@ impl Default for HostOptions {
         let uuid = "6665726f-6365-806e-766d-65686f737400";
         let name = format!("nqn.2014-08.org.nvmexpress:uuid:{uuid}");
         let host = name.parse().unwrap_or_else(|_| Nqn::discovery());
-        Self { host, host_id, queues: 1, depth: 32, keep_alive_ms: 0, patience: PATIENCE }
+        Self {
+            host,
+            host_id,
+            queues: 1,
+            depth: 32,
+            keep_alive_ms: 0,
+            secret: None,
+            subsystem_secret: None,
+            patience: PATIENCE,
+        }
     }
 }
 
@@ -150,7 +168,61 @@ async fn associate(
         HostError::Command(status) => HostError::Refused(status),
         e => e,
     })?;
+    let asks = completion.result & (AUTHENTICATE | SECURE_CHANNEL) != 0;
+    match &options.secret {
+        Some(secret) if asks => authenticate(queue, nqn, options, secret).await?,
+        None if asks => return Err(HostError::NoSecret),
+        _ if options.subsystem_secret.is_some() && !nqn.is_discovery() => {
+            return Err(HostError::Unproven);
+        }
+        _ => {}
+    }
     Ok(completion.result as u16)
+}
+
+/// Proves who this host is, and lets the subsystem prove itself if there is a secret for that.
+async fn authenticate(
+    queue: &HostQueue,
+    nqn: &Nqn,
+    options: &HostOptions,
+    secret: &Secret,
+) -> Result<(), HostError> {
+    let parties = Parties {
+        host: options.host.clone(),
+        subsystem: nqn.clone(),
+        secret: secret.clone(),
+        subsystem_secret: options.subsystem_secret.clone(),
+    };
+    let mut exchange = HostAuth::new(parties, auth::random);
+    let send = async |message: &[u8]| {
+        let cdw = auth::words(message.len());
+        let command = Command { cdw, ..Command::fabrics(fabrics::AUTH_SEND) };
+        queue.call(command, Payload::Out(message)).await.map(drop)
+    };
+    let receive = async || {
+        let cdw = auth::words(auth::MESSAGE);
+        let command = Command { cdw, ..Command::fabrics(fabrics::AUTH_RECEIVE) };
+        let mut message = vec![0; auth::MESSAGE];
+        queue.call(command, Payload::In(&mut message)).await.map(|_| message)
+    };
+    send(&exchange.negotiate()).await?;
+    let replied = exchange.reply(&receive().await?);
+    let finished = match replied {
+        Ok(reply) => {
+            send(&reply).await?;
+            exchange.finish(&receive().await?)
+        }
+        Err(why) => Err(why),
+    };
+    match finished {
+        Ok(Some(last)) => send(&last).await,
+        Ok(None) => Ok(()),
+        Err(why) => {
+            // A target that has failed itself does not listen any more.
+            let _ = send(&exchange.failure(why)).await;
+            Err(HostError::Authentication(why))
+        }
+    }
 }
 
 /// The subsystems with disks that a target has for this host.

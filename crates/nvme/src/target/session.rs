@@ -10,6 +10,7 @@ use feroce::{
 
 use super::association::{Asking, Association, Shared};
 use super::lock;
+use crate::auth::{self, ControllerAuth};
 use crate::controller::check_range;
 use crate::controller::{Answer, DiskCommand, DiskOp, disk_command};
 use crate::namespace::Namespace;
@@ -37,7 +38,12 @@ struct State {
     /// None until the host has sent Connect.
     association: Option<Arc<Association>>,
     sq_head: u16,
+    /// What the host must do before it may send other commands.
+    auth: Option<ControllerAuth>,
 }
+
+/// Bit of the result of Connect: the host must authenticate.
+const AUTHENTICATE: u64 = 1 << 17;
 
 /// Why a command is not answered: the connection has failed.
 #[derive(Debug)]
@@ -183,6 +189,9 @@ impl Session {
         let Some(association) = self.association() else {
             return self.connect(command, capsule).await;
         };
+        if lock(&self.state).auth.is_some() {
+            return self.authenticate(command, capsule).await;
+        }
         if self.queue != 0 {
             return self.disk(&association, command, capsule).await;
         }
@@ -215,16 +224,60 @@ impl Session {
         let asking = Asking { id: &self.id, context, queue, size, at };
         Ok(match self.shared.connect(&asking, command, &data) {
             Ok(association) => {
-                let number = lock(&association.controller).number();
+                let controller = lock(&association.controller);
+                let number = u64::from(controller.number());
+                let parties = controller.parties();
+                drop(controller);
                 let mut state = lock(&self.state);
+                state.auth = parties.map(|parties| ControllerAuth::new(parties, auth::random));
+                let result = if state.auth.is_some() { number | AUTHENTICATE } else { number };
                 let before = state.association.replace(association);
                 drop(state);
                 // Two Connects at a time on one queue: the earlier association ends.
                 before.into_iter().for_each(|before| self.shared.leave(&before, self.queue));
-                Response { result: number.into(), ..Response::default() }
+                Response { result, ..Response::default() }
             }
             Err((status, result)) => Response { status, result, ..Response::default() },
         })
+    }
+
+    /// Executes a command of a host that has not proven itself.
+    async fn authenticate(&self, command: &Command, capsule: &[u8]) -> Result<Response, Fault> {
+        let required = Fault::from(Status::AUTH_REQUIRED.do_not_retry());
+        if command.opcode != fabrics::OPCODE {
+            return Err(required);
+        }
+        let len = auth::length(&command.cdw).ok_or(Status::INVALID_FIELD.do_not_retry());
+        match command.fabrics_type() {
+            fabrics::AUTH_SEND => {
+                let payload = self.fetch(command, len?, capsule).await?;
+                let mut state = lock(&self.state);
+                let Some(auth) = &mut state.auth else { return Err(required) };
+                auth.handle(payload.bytes());
+                if auth.is_done() {
+                    state.auth = None;
+                }
+                Ok(Response::default())
+            }
+            fabrics::AUTH_RECEIVE => {
+                let len = len?;
+                check_length(command, len)?;
+                let mut buf = self.data.take().await;
+                let mut state = lock(&self.state);
+                let told = state.auth.as_mut().and_then(ControllerAuth::tell);
+                if state.auth.as_ref().is_some_and(ControllerAuth::is_done) {
+                    state.auth = None;
+                }
+                drop(state);
+                let told = told.ok_or(Status::SEQUENCE.do_not_retry())?;
+                let room = buf.get_mut(..len).filter(|room| room.len() >= told.len());
+                let room = room.ok_or(Status::INVALID_FIELD.do_not_retry())?;
+                room.fill(0);
+                room[..told.len()].copy_from_slice(&told);
+                Ok(Response { data: Some((buf, len)), ..Response::default() })
+            }
+            _ => Err(required),
+        }
     }
 
     async fn disk(

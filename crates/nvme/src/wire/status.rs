@@ -70,6 +70,8 @@ statuses! {
     CONNECT_PARAMETERS = 0x182, "invalid parameters of Connect";
     /// The host must not use the subsystem.
     CONNECT_HOST = 0x184, "host is not allowed";
+    /// The host must authenticate first.
+    AUTH_REQUIRED = 0x191, "authentication required";
     /// Data could not be written.
     WRITE_FAULT = 0x280, "write fault";
     /// Data could not be read.
