@@ -59,7 +59,7 @@ pub use guard::{Guard, Watch};
 use peers::{Named, Peers, Pushed, Route};
 use port_owner::PortOwner;
 use portd::News;
-pub use portd::{Lease, Opening, Portd};
+pub use portd::{Lease, Opening, Portd, portd_users};
 use record::Content;
 pub use registry::{Departure, Registry};
 use remote_payload::PayloadRecord;

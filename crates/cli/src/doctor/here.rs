@@ -3,6 +3,7 @@
 use std::fs;
 
 use feroce::{Device, Settings};
+use feroce_local::portd_users;
 use nix::sys::resource::{Resource, getrlimit};
 use nix::sys::statvfs::{FsFlags, statvfs};
 
@@ -36,6 +37,8 @@ pub(super) fn check(show: &mut impl FnMut(Finding)) {
     };
     show(shared_memory());
     devices(&settings, show);
+    let own = nix::unistd::geteuid().as_raw();
+    portd_users().into_iter().for_each(|user| show(portd(user, own, settings.portd.as_deref())));
     show(scope(read("/proc/sys/kernel/yama/ptrace_scope").as_deref()));
     if let Some(most) = read("/proc/sys/net/core/rmem_max").and_then(|text| text.parse().ok()) {
         show(receive_buffer(most, settings.rcvbuf as u64));
@@ -128,6 +131,22 @@ fn devices(settings: &Settings, show: &mut impl FnMut(Finding)) {
     }
 }
 
+/// A portd of `user` serves all users; processes of `own` trust those of root, of themselves and
+/// of the users in `trusted`, or none.
+fn portd(user: u32, own: u32, trusted: Option<&[u32]>) -> Finding {
+    let what = format!("`feroce portd --all-users` of user {user} receives for every user here");
+    match trusted {
+        None => Finding::note(what, "but the setting `portd` is `off`, so programs do not ask it"),
+        Some(trusted) if user == 0 || user == own || trusted.contains(&user) => Finding::ok(what),
+        Some(_) => Finding::note(
+            what,
+            format!(
+                "but programs of this user do not trust it; if they should: FEROCE_PORTD={user}"
+            ),
+        ),
+    }
+}
+
 fn scope(scope: Option<&str>) -> Finding {
     match scope {
         None | Some("0") => Finding::ok("processes of a user may read each other's memory"),
@@ -177,5 +196,7 @@ mod tests {
         grades(scope(None), scope(Some("2")));
         grades(receive_buffer(8 << 20, 8 << 20), receive_buffer(212_992, 8 << 20));
         grades(descriptors(1024), descriptors(256));
+        grades(portd(0, 1000, Some(&[])), portd(1001, 1000, Some(&[])));
+        grades(portd(1001, 1000, Some(&[1001])), portd(0, 1000, None));
     }
 }

@@ -101,6 +101,13 @@ fn connect(is_trusted: impl Fn(u32) -> bool) -> io::Result<PortSocket> {
     trusted.next().ok_or_else(|| io::ErrorKind::NotFound.into())
 }
 
+/// The users whose portd receives for the processes of all users here, whether or not they are
+/// trusted.
+pub fn portd_users() -> Vec<u32> {
+    let sockets = (0..NAMES).filter_map(|i| PortSocket::connect(&name(i)).ok());
+    sockets.filter_map(|socket| socket.peer_user().ok()).collect()
+}
+
 /// Whether an address is one of IPv6 that belongs to an interface (RFC 4291 section 2.4).
 fn is_link_local(gid: Gid) -> bool {
     gid.0[0] == 0xfe && gid.0[1] & 0xc0 == 0x80
