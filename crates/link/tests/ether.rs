@@ -175,16 +175,16 @@ fn a_vlan_has_its_frames_and_no_others() {
     });
 }
 
-/// Adds the interface of a VLAN at both ends. False: this kernel has no VLANs, which is no reason
-/// to fail except on CI.
+/// Adds the interface of a VLAN at both ends. False: this kernel has no VLANs, and no package can
+/// give it any.
 fn add_vlan(cable: &Cable, vid: u16) -> bool {
     let add = || {
         let args = format!("link add link wire name wire.{vid} type vlan id {vid}");
         let output = Command::new("ip").args(args.split(' ')).output().expect("`ip` is installed");
         if !output.status.success() {
             let why = String::from_utf8_lossy(&output.stderr);
-            assert!(std::env::var_os("CI").is_none(), "VLANs are not available here: {why}");
-            eprintln!("SKIPPED: VLANs are not available here: {why}");
+            assert!(why.contains("Unknown device type"), "{why}");
+            eprintln!("SKIPPED: this kernel has no VLANs: {why}");
             return false;
         }
         ip(&format!("link set wire.{vid} up"));
