@@ -126,10 +126,12 @@ fn draft(base: &Path) -> io::Result<(PathBuf, File)> {
         match fs::create_dir(&path) {
             Err(e) if e.kind() == io::ErrorKind::AlreadyExists => {}
             Err(e) => return Err(e),
+            // A process that starts removes the directory if it finds it before it is locked. Then
+            // this one makes another.
             Ok(()) => {
-                let directory = File::open(&path)?;
-                directory.lock_shared()?;
-                return Ok((path, directory));
+                if let Some(lock) = take(&path)? {
+                    return Ok((path, lock));
+                }
             }
         }
     }
