@@ -12,25 +12,25 @@ use crate::{Outcome, api, clients, dist, fuzz, interop, packages, sim, soak, swa
 pub(crate) const ABSENT: &str = "not in the tree yet";
 
 /// Seeds of the swarm in one run.
-const SWARM_SEEDS: u64 = 10_000;
+const SWARM_SEEDS: u64 = 5_000;
 
 /// The longest that one command with tests may take: a test that hangs shall say so.
 const TEST_LIMIT: Duration = Duration::from_mins(20);
 
 /// Seconds of the soak on a clean network.
-const SOAK_SECONDS: u64 = 40;
+const SOAK_SECONDS: u64 = 20;
 
 /// The same on a bad one.
-const BAD_SOAK_SECONDS: u64 = 20;
+const BAD_SOAK_SECONDS: u64 = 15;
 
 /// Seconds in which processes are killed.
-const KILL_SECONDS: u64 = 20;
+const KILL_SECONDS: u64 = 15;
 
 /// What the bad network does.
 const SOAK_FAULTS: &str = "loss=0.5%,dup=0.2%,reorder=0.5%:3,corrupt=1%";
 
 /// Seconds for each fuzz target in one run.
-const FUZZ_SECONDS: u64 = 3;
+const FUZZ_SECONDS: u64 = 2;
 
 /// A target without std, to prove that nothing sneaks it in.
 const BARE_TARGET: &str = "x86_64-unknown-none";
