@@ -54,6 +54,7 @@ impl Mapping {
     ///
     /// # Panics
     /// If they are not all in the mapping, or not aligned.
+    #[inline]
     pub(super) fn view<T: Atomics>(&self, offset: usize) -> &T {
         let fits = offset <= self.len && size_of::<T>() <= self.len - offset;
         assert!(fits && offset.is_multiple_of(align_of::<T>()), "a view outside of its mapping");

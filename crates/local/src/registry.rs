@@ -240,6 +240,7 @@ impl Registry {
     }
 
     /// The area of a slot that is in use.
+    #[inline]
     pub(super) fn area(&self, slot: u8) -> &Slot {
         self.map.view(slot_start(slot))
     }

@@ -165,6 +165,7 @@ impl HostMemory for Registry {
         })
     }
 
+    #[inline]
     fn passed(&self) -> u64 {
         self.area(self.slot).passed.load(Ordering::Relaxed)
     }
