@@ -213,7 +213,7 @@ fn bytes(len: u32) -> Vec<u8> {
 }
 
 /// Writes `data` with `feroce disk write`, and calls `between` when a part of it has been given to
-/// that process: the rest is written to whatever is there then.
+/// that process: the process writes the rest to the targets that `between` has left running.
 fn write_in_parts(args: &[&str], data: &[u8], mut between: impl FnMut(usize)) -> Output {
     let mut writer = disk(args);
     let pipes = writer.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());

@@ -156,10 +156,13 @@ impl Carrier for RoceLink {
         match control {
             // A GID does not say in which framing its group is used.
             Control::Join(group) => {
-                ether.control(control)?;
                 let joined = self.udp.control(control);
-                // Without IPv6 on the interface, such groups are those of RoCEv1 alone.
-                if group.as_ipv4().is_none() { Ok(()) } else { joined }
+                // On a port without IPv6, a group of IPv6 is one of RoCEv1 alone.
+                let has_v6 = self.udp.addresses().any(|address| address.as_ipv4().is_none());
+                if has_v6 || group.as_ipv4().is_some() {
+                    joined?;
+                }
+                ether.control(control)
             }
             Control::Addresses(_) => {
                 self.udp.control(control)?;

@@ -38,7 +38,7 @@ fn multipath(machine: &Machine, targets: &[&str], options: &HostOptions) -> Resu
     Ok(host)
 }
 
-/// Every block holds what was written last, whatever happens to the targets meanwhile.
+/// Every block holds what was written last, although targets crash and start again meanwhile.
 async fn write_and_read(machine: Machine, targets: &'static [&'static str]) -> Result<()> {
     let host = multipath(&machine, targets, &options())?;
     let disk = Arc::new(host.namespace(1).await?);

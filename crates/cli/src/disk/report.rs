@@ -6,7 +6,7 @@ use std::path::Path;
 use serde::Serialize;
 
 use super::load::Pattern;
-use crate::perf::Sample;
+use crate::perf::{Sample, round};
 use crate::plot::{self, Axes, Line};
 
 /// The result of one measurement.
@@ -55,22 +55,18 @@ impl Row {
             depth,
             queues,
             commands,
-            elapsed_s: round(elapsed_s),
-            commands_per_s: round(per_s),
-            mib_per_s: round(per_s * size as f64 / f64::from(1 << 20)),
+            elapsed_s: round(elapsed_s, 3),
+            commands_per_s: round(per_s, 3),
+            mib_per_s: round(per_s * size as f64 / f64::from(1 << 20), 3),
             min_us: sample.us(0.0),
             p50_us: sample.us(0.5),
             p90_us: sample.us(0.9),
             p99_us: sample.us(0.99),
             p999_us: sample.us(0.999),
             max_us: sample.us(1.0),
-            cpu_us: round(cpu_s * 1e6 / commands.max(1) as f64),
+            cpu_us: round(cpu_s * 1e6 / commands.max(1) as f64, 3),
         }
     }
-}
-
-fn round(value: f64) -> f64 {
-    (value * 1e3).round() / 1e3
 }
 
 /// Prints rows as they come.

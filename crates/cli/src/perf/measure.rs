@@ -106,7 +106,8 @@ impl Row {
     }
 }
 
-fn round(value: f64, digits: i32) -> f64 {
+/// A value with so many digits behind the point.
+pub(crate) fn round(value: f64, digits: i32) -> f64 {
     let scale = 10_f64.powi(digits);
     (value * scale).round() / scale
 }

@@ -26,8 +26,8 @@ use crate::{backend, stop};
 
 pub(crate) use args::Args;
 use end::Place;
-pub(crate) use measure::Sample;
 use measure::{Row, Table};
+pub(crate) use measure::{Sample, round};
 use side::{Message, Side};
 use spec::{Mode, Spec};
 

@@ -7,7 +7,7 @@ use feroce_rpc::patterns::Pattern;
 use serde::Serialize;
 
 use super::task::Task;
-use crate::perf::Sample;
+use crate::perf::{Sample, round};
 use crate::plot::{self, Axes, Line};
 
 /// The result of one kind of call over one pattern.
@@ -44,14 +44,14 @@ impl Row {
         (cpu_s, peer_cpu_s): (f64, f64),
         sample: &Sample,
     ) -> Self {
-        let each = |s: f64| round(s * 1e6 / calls.max(1) as f64);
+        let each = |s: f64| round(s * 1e6 / calls.max(1) as f64, 3);
         Self {
             pattern,
             call: task.name(),
             size: task.size(),
             calls,
-            elapsed_s: round(elapsed_s),
-            calls_per_s: round(if elapsed_s > 0.0 { calls as f64 / elapsed_s } else { 0.0 }),
+            elapsed_s: round(elapsed_s, 3),
+            calls_per_s: round(if elapsed_s > 0.0 { calls as f64 / elapsed_s } else { 0.0 }, 3),
             min_us: sample.us(0.0),
             p50_us: sample.us(0.5),
             p90_us: sample.us(0.9),
@@ -62,10 +62,6 @@ impl Row {
             peer_cpu_us: each(peer_cpu_s),
         }
     }
-}
-
-fn round(value: f64) -> f64 {
-    (value * 1e3).round() / 1e3
 }
 
 /// Prints rows as they come.

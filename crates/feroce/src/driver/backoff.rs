@@ -16,8 +16,8 @@ use feroce_engine::CqId;
 use super::Clock;
 use super::naps::Naps;
 
-/// Empty polls, after one that found something, during which the thread does not read the clock:
-/// reading it takes as long as such a poll.
+/// Empty polls, after one that found something, during which the thread checks the link only and
+/// leaves the engine alone: a turn of the engine takes longer than an answer may be away.
 const FRESH: u32 = 12;
 
 /// Empty polls before the thread yields: about as long as an answer over loopback takes.

@@ -226,11 +226,10 @@ impl ControllerAuth {
     /// Takes a message of the host.
     pub(crate) fn handle(&mut self, message: &[u8]) {
         let stage = std::mem::replace(&mut self.stage, Stage::Failed);
-        let id = Message::parse(message).map_or(0, |message| message.id);
-        let next = match Message::parse(message) {
+        let (id, next) = match Message::parse(message) {
             Some(Message { body: Body::Failure2(_), .. }) => return,
-            Some(message) => self.answer(stage, message),
-            None => Err(AuthFailure::Payload),
+            Some(message) => (message.id, self.answer(stage, message)),
+            None => (0, Err(AuthFailure::Payload)),
         };
         self.stage = next.unwrap_or_else(|why| {
             Stage::Tells(Message { id, body: Body::Failure1(why) }, Box::new(Stage::Failed))

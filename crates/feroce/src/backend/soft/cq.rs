@@ -65,7 +65,7 @@ impl SoftCq {
     pub(crate) fn linger(&self, longest_ns: u64) -> Option<Cqe> {
         let until = self.driver.now().plus_nanos(longest_ns);
         loop {
-            // Reading the clock takes as long as a poll.
+            // A poll reads the clock itself, and does not say what it shows.
             for _ in 0..LOOKS {
                 if let Some(cqe) = self.take_one() {
                     return Some(cqe);
