@@ -16,6 +16,7 @@ use feroce_train::{Instant, LinkCaps, SingleBuf, Train};
 
 use super::streams::Streams;
 use super::{State, WakeOnDrop, Wakes};
+use crate::watch::PacketLog;
 
 /// Most trains that the driver passes to the link together: a batch for fewer system calls, not a
 /// queue.
@@ -38,6 +39,8 @@ pub(crate) struct LinkSide {
     engine_waits: bool,
     /// The streams of a device that speaks iWARP, which has no packets.
     pub(super) streams: Option<Box<Streams>>,
+    /// Packets of the queue pairs that a process watches, if there are any.
+    log: Option<Box<PacketLog>>,
 }
 
 impl LinkSide {
@@ -49,6 +52,35 @@ impl LinkSide {
             gone: 0,
             engine_waits: false,
             streams: None,
+            log: None,
+        }
+    }
+
+    /// The carrier, and where to record what it receives.
+    #[inline]
+    pub(super) fn parts(&mut self) -> (&mut dyn HostCarrier, Option<&mut PacketLog>) {
+        (&mut *self.link, self.log.as_deref_mut())
+    }
+
+    /// Records packets for a process that watches, as `f` asks for.
+    pub(super) fn record<R>(&mut self, now: Instant, f: impl FnOnce(&mut PacketLog) -> R) -> R {
+        let result = f(self.log.get_or_insert_default());
+        self.expire_log(now);
+        result
+    }
+
+    /// Records nothing any more when no process watches any more.
+    fn expire_log(&mut self, now: Instant) {
+        self.log = self.log.take().filter(|log| !log.is_empty());
+        self.log.iter_mut().for_each(|log| log.expire(now));
+    }
+
+    /// The carrier has taken the packet of the fast path, at the time that `now` tells.
+    #[inline]
+    pub(super) fn note_single(&mut self, now: impl FnOnce() -> Instant) {
+        if let Some(log) = &mut self.log {
+            cold_path();
+            log.sent_single(now(), self.single.get());
         }
     }
 
@@ -95,8 +127,10 @@ impl LinkSide {
     /// Sends the packet of the fast path. If the link does not take it by itself, it waits as a
     /// train, in front of all that follow.
     #[inline]
-    pub(super) fn send_waiting_single(&mut self) {
-        if !self.link.send_single(self.single.get()) {
+    pub(super) fn send_waiting_single(&mut self, now: impl FnOnce() -> Instant) {
+        if self.link.send_single(self.single.get()) {
+            self.note_single(now);
+        } else {
             cold_path();
             self.waiting.push(self.single.get().to_train());
         }
@@ -117,6 +151,11 @@ impl LinkSide {
         let all = self.waiting.len();
         let sent = self.link.send(now, &self.waiting);
         let gone = *sent.as_ref().unwrap_or(&all);
+        if let Some(log) = &mut self.log {
+            cold_path();
+            self.waiting.iter().take(gone).for_each(|train| log.sent(now, train));
+            self.expire_log(now);
+        }
         self.waiting.drain(..gone);
         self.gone += gone as u64;
         sent.map(|sent| sent > 0)

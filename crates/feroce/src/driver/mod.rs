@@ -30,6 +30,7 @@ mod streams;
 mod thread;
 mod turn;
 mod wakes;
+mod watchers;
 
 use std::hint::cold_path;
 use std::io;
@@ -50,7 +51,7 @@ use nix::sys::time::TimeSpec;
 
 use crate::device::Device;
 use crate::device::monitor::Monitor;
-use crate::watch::{self, Listener};
+use crate::watch::Listener;
 
 pub(crate) use agent::Agent;
 use backoff::Backoff;
@@ -476,7 +477,8 @@ impl Driver {
         let mut fds = vec![PollFd::new(self.wake.as_fd(), PollFlags::POLLIN)];
         fds.extend(monitor.map(|fd| PollFd::new(fd, PollFlags::POLLIN)));
         let watch_at = fds.len();
-        fds.extend(self.watch.as_ref().map(|fd| PollFd::new(fd.as_fd(), PollFlags::POLLIN)));
+        let watch = self.watch.iter().flat_map(Listener::fds);
+        fds.extend(watch.map(|fd| PollFd::new(fd, PollFlags::POLLIN)));
         fds.extend(other.map(|fd| PollFd::new(fd.as_fd(), PollFlags::POLLIN)));
         // If a signal interrupts the wait, the caller looks again early, which does no harm.
         let _ = ppoll(&mut fds, timeout, None);
@@ -484,27 +486,9 @@ impl Driver {
         let is_readable = |at: usize| fds[at].any() == Some(true);
         Woken {
             by_interface: monitor.is_some() && is_readable(1),
-            by_watcher: self.watch.is_some() && is_readable(watch_at),
+            by_watcher: self.watch.is_some()
+                && (is_readable(watch_at) || is_readable(watch_at + 1)),
         }
-    }
-
-    /// Tells processes that look into the device what it does, if there are any.
-    fn answer_watchers(&self, device: &str) {
-        let Some(watch) = &self.watch else { return };
-        watch.answer(|| {
-            let link = self.link_counters();
-            let state = self.read(|state| watch::State {
-                device,
-                addresses: state.addresses(),
-                age_ns: self.now().as_nanos().saturating_sub(clock::AT_START_NS),
-                counters: state.engine.counters(),
-                drops: *state.engine.drops(),
-                link,
-                report: state.engine.report(),
-                connections: state.agent.as_ref().map_or_else(Vec::new, |a| a.connections()),
-            });
-            watch::write(&state)
-        });
     }
 }
 

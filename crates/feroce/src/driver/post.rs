@@ -80,8 +80,11 @@ impl Driver {
         link.note_waits(&state);
         drop(state);
         match is_published {
-            true => link.wake_receiver(),
-            false => link.send_waiting_single(),
+            true => {
+                link.note_single(|| self.now());
+                link.wake_receiver();
+            }
+            false => link.send_waiting_single(|| self.now()),
         }
         (true, deadline)
     }

@@ -113,8 +113,13 @@ impl Driver {
         };
         let mut state = None;
         let mut has_some = false;
-        let received = link.receive(now, budget, &mut |train| {
+        let (carrier, mut log) = link.parts();
+        let received = carrier.receive(now, budget, &mut |train| {
             has_some = true;
+            if let Some(log) = &mut log {
+                cold_path();
+                log.received(now, train);
+            }
             state.get_or_insert_with(|| self.state()).engine.handle_rx(now, train);
             if budget > 1 {
                 // The link may make a system call for the next train.

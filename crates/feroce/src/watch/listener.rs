@@ -12,36 +12,47 @@ use nix::sys::socket::{
 use nix::unistd::geteuid;
 
 use super::PREFIX;
+use super::requests::{Mailbox, Request};
 use crate::sys;
 
 /// Most processes that look at the same time. Those beyond wait in the kernel.
-const MOST_AT_ONCE: usize = 16;
+pub(super) const MOST_AT_ONCE: usize = 16;
 
-const FLAGS: SockFlag = SockFlag::SOCK_CLOEXEC.union(SockFlag::SOCK_NONBLOCK);
+pub(super) const FLAGS: SockFlag = SockFlag::SOCK_CLOEXEC.union(SockFlag::SOCK_NONBLOCK);
 
-/// The socket of a device.
+/// The sockets of a device.
 #[derive(Debug)]
 pub(crate) struct Listener {
     fd: OwnedFd,
+    requests: Mailbox,
 }
 
 impl Listener {
     pub(crate) fn new() -> io::Result<Self> {
         let fd = socket(AddressFamily::Unix, SockType::Stream, FLAGS, None)?;
-        let name = format!("{PREFIX}{:016x}", sys::random_u64()?);
+        let name = format!("{:016x}", sys::random_u64()?);
+        // Before the other one: a process that has found that one can send requests.
+        let requests = Mailbox::new(&name)?;
+        let name = format!("{PREFIX}{name}");
         bind(fd.as_raw_fd(), &UnixAddr::new_abstract(name.as_bytes())?)?;
         listen(&fd, Backlog::new(MOST_AT_ONCE as i32)?)?;
-        Ok(Self { fd })
+        Ok(Self { fd, requests })
     }
 
-    /// Lets go of the socket, which a forked child shares with its parent. The number of the
-    /// descriptor stays taken, by a pipe's end that is never readable.
+    /// Lets go of the sockets, which a forked child shares with its parent.
     pub(crate) fn abandon(&self) {
-        if let Ok((never, _)) = nix::unistd::pipe2(nix::fcntl::OFlag::O_CLOEXEC) {
-            // SAFETY: both descriptors are open, and this process has no other thread that could
-            // use `self.fd`. dup3(2) closes what it replaces, and `self.fd` owns the result.
-            unsafe { libc::dup3(never.as_raw_fd(), self.fd.as_raw_fd(), libc::O_CLOEXEC) };
-        }
+        replace_by_pipe(&self.fd);
+        self.requests.abandon();
+    }
+
+    /// The descriptors that are readable when there is something to answer.
+    pub(crate) fn fds(&self) -> [BorrowedFd<'_>; 2] {
+        [self.fd.as_fd(), self.requests.as_fd()]
+    }
+
+    /// Answers the requests of processes of this user, without waiting for any.
+    pub(crate) fn answer_requests(&self, answer: impl FnMut(Request) -> String) {
+        self.requests.answer(answer);
     }
 
     /// Answers the processes of this user that look, without waiting for any. `describe` is called
@@ -62,14 +73,18 @@ impl Listener {
     }
 }
 
-impl AsFd for Listener {
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        self.fd.as_fd()
+/// Closes a socket that a forked child shares with its parent. The number of the descriptor stays
+/// taken, by a pipe's end that is never readable.
+pub(super) fn replace_by_pipe(fd: &OwnedFd) {
+    if let Ok((never, _)) = nix::unistd::pipe2(nix::fcntl::OFlag::O_CLOEXEC) {
+        // SAFETY: both descriptors are open, and this process has no other thread that could use
+        // `fd`. dup3(2) closes what it replaces, and the owner of `fd` owns the result.
+        unsafe { libc::dup3(never.as_raw_fd(), fd.as_raw_fd(), libc::O_CLOEXEC) };
     }
 }
 
 /// Sends a text as an unnamed file: unlike a socket, it has room for any text at once.
-fn send_file(socket: &OwnedFd, text: &str) -> io::Result<()> {
+pub(super) fn send_file(socket: &OwnedFd, text: &str) -> io::Result<()> {
     let mut file = File::from(memfd_create("feroce-watch", MFdFlags::MFD_CLOEXEC)?);
     file.write_all(text.as_bytes())?;
     file.rewind()?;

@@ -5,9 +5,14 @@
 //! beside its link. A process that connects gets one answer, a [`Snapshot`] as text in an unnamed
 //! file, so that neither side waits for the other. The kernel removes the socket however the
 //! process ends. Both sides compare the user of the other, as the kernel tells it, with their own.
-//! A device into which no process looks pays nothing but the descriptor.
+//! A device into which no process looks pays nothing but two descriptors.
+//!
+//! [`packets`] asks a device for the last packets of a queue pair. The device records them from the
+//! first such request on, until no process has asked for three seconds.
 
 mod listener;
+mod packets;
+mod requests;
 mod text;
 
 use std::collections::BTreeMap;
@@ -26,6 +31,9 @@ use nix::sys::socket::{
 use nix::unistd::geteuid;
 
 pub(crate) use listener::Listener;
+pub(crate) use packets::{PacketLog, refuse};
+pub use packets::{PacketSnapshot, Packets};
+pub(crate) use requests::Request;
 pub(crate) use text::{State, write};
 
 /// What the names of the sockets begin with.
@@ -73,6 +81,8 @@ pub struct Snapshot {
     pub srqs: u64,
     /// Address handles.
     pub ahs: u64,
+    /// What requests to it are addressed to.
+    socket: String,
 }
 
 /// A queue pair of a [`Snapshot`].
@@ -147,11 +157,15 @@ pub struct Seen {
 #[expect(clippy::disallowed_methods, reason = "a look from outside, which drives nothing")]
 pub fn look() -> io::Result<Seen> {
     let mut seen = Seen::default();
-    let asked: Vec<_> = names()?.iter().filter_map(|name| ask(name)).collect();
+    let ask = |name: String| ask(&name).map(|(pid, fd)| (pid, fd, name));
+    let asked: Vec<_> = names()?.into_iter().filter_map(ask).collect();
     let until = Instant::now() + PATIENCE;
-    for (pid, socket) in asked {
-        match answer(&socket, until) {
-            Ok(text) => seen.devices.extend(text::parse(&text).map(|s| Snapshot { pid, ..s })),
+    for (pid, fd, name) in asked {
+        let socket = name.strip_prefix(PREFIX).unwrap_or_default().to_owned();
+        match answer(&fd, until) {
+            Ok(text) => {
+                seen.devices.extend(text::parse(&text).map(|s| Snapshot { pid, socket, ..s }));
+            }
             // It was closed meanwhile.
             Err(e) if e.kind() == io::ErrorKind::UnexpectedEof => {}
             Err(_) => seen.silent.push(pid),
@@ -161,6 +175,55 @@ pub fn look() -> io::Result<Seen> {
     seen.silent.sort_unstable();
     seen.silent.dedup();
     Ok(seen)
+}
+
+/// Asks a device for the last packets of a queue pair, those of which it still knows the headers.
+///
+/// The device begins to record them when it is asked for the first time, and goes on for three
+/// seconds: the first answer is empty. Requests that one process of a host executes in the memory
+/// of another have no packets, nor have connections of iWARP. Datagrams to a multicast group are
+/// not listed at their receivers.
+///
+/// ```
+/// # use feroce::watch;
+/// let context = feroce::Device::at(["127.0.0.34".parse()?]).open()?;
+/// let seen = watch::look()?;
+/// let is_ours = |device: &&watch::Snapshot| device.pid == std::process::id();
+/// let device = seen.devices.iter().find(is_ours).expect("it is open");
+/// assert!(watch::packets(device, feroce::Qpn::new(1))?.packets.is_empty());
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub fn packets(device: &Snapshot, qpn: Qpn) -> io::Result<Packets> {
+    let text = request(device, &Request::Packets(qpn))?;
+    packets::parse(&text).ok_or_else(|| not_understood(device))
+}
+
+/// Sends a request to a device, and waits for the answer.
+#[expect(clippy::disallowed_methods, reason = "a look from outside, which drives nothing")]
+fn request(device: &Snapshot, request: &Request) -> io::Result<String> {
+    let (pid, name) = (device.pid, &device.device);
+    let annotate = |e: io::Error| {
+        let why = match e.kind() {
+            io::ErrorKind::ConnectionRefused | io::ErrorKind::UnexpectedEof => {
+                "it was closed, or its version of feroce is older"
+            }
+            io::ErrorKind::TimedOut => "it does not answer: is the process stopped?",
+            _ => return e,
+        };
+        io::Error::new(e.kind(), format!("device {name} of process {pid}: {why}"))
+    };
+    let until = Instant::now() + PATIENCE;
+    let socket = requests::send(&device.socket, request).map_err(annotate)?;
+    answer(&socket, until).map_err(annotate)
+}
+
+fn not_understood(device: &Snapshot) -> io::Error {
+    let (pid, name) = (device.pid, &device.device);
+    let text = format!(
+        "device {name} of process {pid}: its answer is not understood: is its version of feroce \
+         another one?"
+    );
+    io::Error::new(io::ErrorKind::InvalidData, text)
 }
 
 /// The names of all sockets of devices in this network namespace.

@@ -1,0 +1,54 @@
+//! What the driver thread tells other processes that look into the device.
+
+use feroce_train::Instant;
+use feroce_wire::Qpn;
+
+use super::{Driver, clock};
+use crate::watch::{self, Request};
+
+impl Driver {
+    /// Tells processes that look into the device what it does, if there are any.
+    pub(super) fn answer_watchers(&self, device: &str) {
+        let Some(watch) = &self.watch else { return };
+        watch.answer(|| {
+            let link = self.link_counters();
+            let state = self.read(|state| watch::State {
+                device,
+                addresses: state.addresses(),
+                age_ns: self.now().as_nanos().saturating_sub(clock::AT_START_NS),
+                counters: state.engine.counters(),
+                drops: *state.engine.drops(),
+                link,
+                report: state.engine.report(),
+                connections: state.agent.as_ref().map_or_else(Vec::new, |a| a.connections()),
+            });
+            watch::write(&state)
+        });
+        watch.answer_requests(|request| match request {
+            Request::Packets(qpn) => self.packets_of(qpn),
+        });
+    }
+
+    /// The last packets of a queue pair. They are recorded from the first call on.
+    fn packets_of(&self, qpn: Qpn) -> String {
+        let qps = self.read(|state| state.engine.report().qps);
+        let Some(qp) = qps.iter().find(|qp| qp.qpn == qpn) else {
+            return watch::refuse(format_args!("there is no queue pair {:#08x}", qpn.get()));
+        };
+        let mut link = self.link();
+        let text = match &link.streams {
+            None => {
+                let now = self.now();
+                let start = Instant::from_nanos(clock::AT_START_NS);
+                link.record(now, |log| log.answer(now, start, qpn, qp.peer))
+            }
+            Some(_) => watch::refuse(format_args!(
+                "iWARP has TCP connections and no packets: the setting `trace` shows its segments"
+            )),
+        };
+        let wakes = link.unlock();
+        self.answer_bell();
+        drop(wakes);
+        text
+    }
+}

@@ -1,0 +1,162 @@
+//! Requests to a device: a datagram with the text of the request and the socket for the answer.
+//!
+//! A snapshot needs no request, and the device answers as soon as a process has connected. What
+//! needs one comes in a single datagram, so that the driver thread has all of it at once and never
+//! waits for the rest. The kernel adds the user of the sender.
+
+use std::io::{self, IoSlice, IoSliceMut};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd as _, OwnedFd, RawFd};
+
+use feroce_wire::Qpn;
+use nix::sys::socket::{
+    AddressFamily, ControlMessage, ControlMessageOwned, MsgFlags, SockFlag, SockType, UnixAddr,
+    UnixCredentials, bind, recvmsg, sendmsg, setsockopt, socket, socketpair, sockopt,
+};
+use nix::unistd::geteuid;
+
+use super::listener::{FLAGS, MOST_AT_ONCE, replace_by_pipe, send_file};
+
+/// What the names of the sockets begin with. The rest is that of the device's other socket.
+const PREFIX: &str = "feroce.ask/";
+
+/// Longest request.
+const MAX_REQUEST: usize = 4096;
+
+/// What a process asks for.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) enum Request {
+    /// The last packets of a queue pair.
+    Packets(Qpn),
+}
+
+impl Request {
+    pub(super) fn text(&self) -> String {
+        match self {
+            Self::Packets(qpn) => format!("packets\t{}", qpn.get()),
+        }
+    }
+
+    fn parse(text: &[u8]) -> Option<Self> {
+        let (kind, rest) = std::str::from_utf8(text).ok()?.split_once('\t')?;
+        match kind {
+            "packets" => Some(Self::Packets(Qpn::new(rest.parse().ok()?))),
+            _ => None,
+        }
+    }
+}
+
+/// The socket at which a device receives requests.
+#[derive(Debug)]
+pub(super) struct Mailbox {
+    fd: OwnedFd,
+}
+
+impl Mailbox {
+    /// `name` is the random part of the name of the device's sockets.
+    pub(super) fn new(name: &str) -> io::Result<Self> {
+        let fd = socket(AddressFamily::Unix, SockType::Datagram, FLAGS, None)?;
+        setsockopt(&fd, sockopt::PassCred, &true)?;
+        bind(fd.as_raw_fd(), &UnixAddr::new_abstract(format!("{PREFIX}{name}").as_bytes())?)?;
+        Ok(Self { fd })
+    }
+
+    pub(super) fn abandon(&self) {
+        replace_by_pipe(&self.fd);
+    }
+
+    /// Answers requests of this user, without waiting for any process.
+    pub(super) fn answer(&self, mut answer: impl FnMut(Request) -> String) {
+        for _ in 0..MOST_AT_ONCE {
+            match self.receive() {
+                Ok(Some((request, socket))) => {
+                    // Where it fails, the process that asked sees the end of its socket.
+                    let _ = send_file(&socket, &answer(request));
+                }
+                // A request of another user, or one that this version does not know.
+                Ok(None) => {}
+                Err(_) => return,
+            }
+        }
+    }
+
+    fn receive(&self) -> io::Result<Option<(Request, OwnedFd)>> {
+        let mut text = [0; MAX_REQUEST];
+        let mut data = [IoSliceMut::new(&mut text)];
+        let mut space = nix::cmsg_space!(RawFd, UnixCredentials);
+        let flags = MsgFlags::MSG_CMSG_CLOEXEC | MsgFlags::MSG_DONTWAIT;
+        let received =
+            recvmsg::<UnixAddr>(self.fd.as_raw_fd(), &mut data, Some(&mut space), flags)?;
+        let (len, is_cut) = (received.bytes, received.flags.contains(MsgFlags::MSG_TRUNC));
+        let (mut sockets, mut is_ours) = (Vec::new(), false);
+        // Without control messages there is neither a user nor a socket for the answer.
+        for message in received.cmsgs().into_iter().flatten() {
+            match message {
+                // SAFETY: recvmsg(2) has just made these descriptors, which have no other owner.
+                ControlMessageOwned::ScmRights(fds) => sockets
+                    .extend(fds.into_iter().map(|fd| unsafe { OwnedFd::from_raw_fd(fd) })),
+                ControlMessageOwned::ScmCredentials(user) => {
+                    is_ours = user.uid() == geteuid().as_raw();
+                }
+                _ => {}
+            }
+        }
+        let request = Request::parse(text.get(..len).unwrap_or(&[])).filter(|_| is_ours && !is_cut);
+        Ok(request.zip(sockets.pop()))
+    }
+}
+
+impl AsFd for Mailbox {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}
+
+/// Sends a request to the device whose sockets have `name`. The answer comes from the result.
+pub(super) fn send(name: &str, request: &Request) -> io::Result<OwnedFd> {
+    let flags = SockFlag::SOCK_CLOEXEC;
+    let (ours, theirs) = socketpair(AddressFamily::Unix, SockType::Stream, None, flags)?;
+    let socket = socket(AddressFamily::Unix, SockType::Datagram, FLAGS, None)?;
+    let to = UnixAddr::new_abstract(format!("{PREFIX}{name}").as_bytes())?;
+    let (text, fds) = (request.text(), [theirs.as_raw_fd()]);
+    let (data, rights) = ([IoSlice::new(text.as_bytes())], [ControlMessage::ScmRights(&fds)]);
+    sendmsg(socket.as_raw_fd(), &data, &rights, MsgFlags::MSG_NOSIGNAL, Some(&to))?;
+    Ok(ours)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn requests_are_read_as_they_were_written_and_others_are_not() {
+        let request = Request::Packets(Qpn::new(0x123));
+        assert_eq!(Request::parse(request.text().as_bytes()), Some(request));
+        for wrong in [b"".as_slice(), b"packets", b"packets\t", b"packets\tx", b"\xff\t1", b"a\tb"] {
+            assert_eq!(Request::parse(wrong), None);
+        }
+    }
+
+    #[test]
+    fn a_mailbox_answers_what_it_understands_and_drops_the_rest() {
+        let name = format!("test-{}", std::process::id());
+        let mailbox = Mailbox::new(&name).expect("a socket");
+        let to = UnixAddr::new_abstract(format!("{PREFIX}{name}").as_bytes()).expect("short");
+        let socket = socket(AddressFamily::Unix, SockType::Datagram, FLAGS, None).expect("one");
+        for bytes in [b"packets\t3".as_slice(), b"", b"nonsense", &[b'x'; 3 * MAX_REQUEST]] {
+            let data = [IoSlice::new(bytes)];
+            sendmsg(socket.as_raw_fd(), &data, &[], MsgFlags::empty(), Some(&to)).expect("sent");
+        }
+        let answer = send(&name, &Request::Packets(Qpn::new(7))).expect("sent");
+        let mut asked = Vec::new();
+        mailbox.answer(|request| {
+            asked.push(request);
+            "text".to_owned()
+        });
+        assert_eq!(asked, [Request::Packets(Qpn::new(7))], "those without a socket are dropped");
+        let file = super::super::listener::receive_file(&answer).expect("an answer");
+        let text = io::read_to_string(std::fs::File::from(file)).expect("a file");
+        assert_eq!(text, "text");
+        mailbox.abandon();
+        assert!(send(&name, &Request::Packets(Qpn::new(7))).is_err(), "the name is free");
+    }
+}
