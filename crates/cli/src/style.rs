@@ -65,8 +65,7 @@ impl Style {
         }
     }
 
-    /// No escapes, for tests.
-    #[cfg(test)]
+    /// No escapes.
     pub(crate) const fn plain(width: usize) -> Self {
         Self { color: false, ascii: false, width }
     }

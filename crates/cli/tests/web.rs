@@ -98,7 +98,7 @@ fn who_knows_the_address_sees_the_devices_and_nobody_else() {
     let web = Web::start(&[&pid.to_string()]);
     assert_eq!(web.token.len(), 32);
     assert!(web.page("").contains("<script type=\"module\" src=\"page.js\">"));
-    for asset in ["page.js", "charts.js", "page.css", "icon.svg"] {
+    for asset in ["page.js", "charts.js", "ladder.js", "page.css", "icon.svg"] {
         assert!(!web.page(asset).is_empty(), "{asset}");
     }
     let client = feroce(&["rping", "-c", "-a", "127.96.1.1", "-C", "20"]).output();
@@ -180,6 +180,45 @@ fn bad_clients_are_refused_and_others_are_served_meanwhile() {
     drop((idle, crowd));
 }
 
+#[test]
+fn the_last_packets_of_a_queue_pair_are_shown_while_a_client_asks_for_them() {
+    let server = rping("127.96.1.4");
+    let client = feroce(&["rping", "-c", "-a", "127.96.1.4", "-C", "1000000000"]);
+    let _client = Running({ client }.spawn().expect("feroce starts"));
+    let pid = server.0.id();
+    let web = Web::start(&[&pid.to_string()]);
+    let ask = |query: &str| -> Value {
+        serde_json::from_str(&web.page(&format!("look.json{query}"))).expect("JSON")
+    };
+    let connected = || {
+        let seen = ask("");
+        assert_eq!(seen["packets"], Value::Null, "nothing was asked for");
+        let devices = seen["devices"].as_array().expect("a list").clone();
+        devices.into_iter().find_map(|device| {
+            let qps = device["qps"].as_array().expect("a list");
+            let qp = qps.iter().find(|qp| qp["peer"].is_object() && qp["state"] == "RTS")?;
+            let name = device["device"].as_str().expect("a name").replace('@', "%40");
+            Some(format!("?pid={pid}&device={name}&qpn={}", qp["qpn"]))
+        })
+    };
+    let query = std::iter::repeat_with(connected).flatten().next().expect("it connects");
+    let steps = |seen: &Value| seen["packets"]["steps"].as_array().expect("a list").clone();
+    let first = ask(&query);
+    assert!(steps(&first).is_empty(), "nothing was recorded before: {first}");
+    let has_both = |steps: &Vec<Value>| {
+        let has = |is_sent: bool| steps.iter().any(|step| step["is_sent"] == is_sent);
+        has(true) && has(false)
+    };
+    let seen = std::iter::repeat_with(|| steps(&ask(&query))).find(has_both).expect("packets");
+    assert!(seen.len() <= 256, "{}", seen.len());
+    let is_send = |step: &Value| step["label"].as_str().is_some_and(|l| l.starts_with("SEND Only"));
+    assert!(seen.iter().any(is_send), "{seen:?}");
+    for wrong in ["?pid=1&device=x&qpn=1", &format!("?pid={pid}&device=x&qpn=1")] {
+        let refusal = ask(wrong)["packets"]["refusal"].as_str().map(str::to_owned);
+        assert_eq!(refusal.as_deref(), Some("the queue pair does not exist any more"), "{wrong}");
+    }
+}
+
 /// The first of some programs that is there.
 fn browser() -> Option<&'static str> {
     ["chromium-headless-shell", "chromium"].into_iter().find(|name| {
@@ -203,18 +242,27 @@ fn a_browser_draws_the_page() {
     // Seen by the page as soon as both have a connected queue pair.
     let web = Web::start(&[&pids[0], &pids[1]]);
     let is_connected = |seen: &Value| {
-        let devices = seen["devices"].as_array().expect("a list");
-        let qps = devices.iter().flat_map(|device| device["qps"].as_array().expect("a list"));
+        let devices = seen["devices"].as_array().into_iter().flatten();
+        let qps = devices.flat_map(|device| device["qps"].as_array().expect("a list"));
         qps.filter(|qp| qp["peer"].is_object() && qp["state"] == "RTS").count() == 2
     };
-    while !is_connected(&serde_json::from_str(&web.page("look.json")).expect("JSON")) {}
+    let mut seen: Value = Value::Null;
+    while !is_connected(&seen) {
+        seen = serde_json::from_str(&web.page("look.json")).expect("JSON");
+    }
+    let devices = seen["devices"].as_array().expect("a list").iter();
+    let device = devices.max_by_key(|device| device["pid"] == server.0.id()).expect("two");
+    let qps = device["qps"].as_array().expect("a list");
+    let qp = qps.iter().find(|qp| qp["peer"].is_object()).expect("it is connected");
+    let (name, qpn) = (device["device"].as_str().expect("a name"), &qp["qpn"]);
 
     let folder = temporary("browser");
     let mut command = Command::new(browser);
     command.args(["--headless", "--no-sandbox", "--disable-gpu", "--dump-dom"]);
     command.arg(format!("--user-data-dir={}", folder.display())).env("HOME", &folder);
     // Time of the page, which stands still while it waits for an answer.
-    command.arg("--virtual-time-budget=5000").arg(&web.url).stderr(Stdio::null());
+    command.arg("--virtual-time-budget=5000").stderr(Stdio::null());
+    command.arg(format!("{}#{}/{qpn}/{name}", web.url, pids[0]));
     let output = command.output().expect("it is here");
     let page = String::from_utf8_lossy(&output.stdout);
     for pid in &pids {
@@ -224,6 +272,8 @@ fn a_browser_draws_the_page() {
     assert!(page.contains("<path class=\"flow"), "no flow:\n{page}");
     assert_eq!(page.matches("<polyline class=\"line-").count(), 6, "six lines:\n{page}");
     assert!(page.contains("<td class=\"state-good\">RTS</td>"), "{page}");
+    assert!(page.contains("<g class=\"step request\">"), "no request:\n{page}");
+    assert!(page.contains("<g class=\"step answer\">"), "no answer:\n{page}");
     assert!(page.contains("role=\"status\" hidden=\"\""), "something is wrong:\n{page}");
     std::fs::remove_dir_all(folder).expect("our folder");
 }

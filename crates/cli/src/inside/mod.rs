@@ -2,6 +2,7 @@
 //! this network namespace. The processes tell it themselves (`feroce::watch`).
 
 mod json;
+mod packets;
 mod ps;
 mod stat;
 mod top;

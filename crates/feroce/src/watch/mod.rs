@@ -31,8 +31,8 @@ use nix::sys::socket::{
 use nix::unistd::geteuid;
 
 pub(crate) use listener::Listener;
+pub use packets::{NotComplete, PacketSnapshot, Packets};
 pub(crate) use packets::{PacketLog, refuse};
-pub use packets::{PacketSnapshot, Packets};
 pub(crate) use requests::Request;
 pub(crate) use text::{State, write};
 
@@ -195,7 +195,10 @@ pub fn look() -> io::Result<Seen> {
 /// ```
 pub fn packets(device: &Snapshot, qpn: Qpn) -> io::Result<Packets> {
     let text = request(device, &Request::Packets(qpn))?;
-    packets::parse(&text).ok_or_else(|| not_understood(device))
+    text.parse().map_err(|e: NotComplete| {
+        let (pid, name) = (device.pid, &device.device);
+        io::Error::new(io::ErrorKind::InvalidData, format!("{name} of process {pid}: {e}"))
+    })
 }
 
 /// Sends a request to a device, and waits for the answer.
@@ -215,15 +218,6 @@ fn request(device: &Snapshot, request: &Request) -> io::Result<String> {
     let until = Instant::now() + PATIENCE;
     let socket = requests::send(&device.socket, request).map_err(annotate)?;
     answer(&socket, until).map_err(annotate)
-}
-
-fn not_understood(device: &Snapshot) -> io::Error {
-    let (pid, name) = (device.pid, &device.device);
-    let text = format!(
-        "device {name} of process {pid}: its answer is not understood: is its version of feroce \
-         another one?"
-    );
-    io::Error::new(io::ErrorKind::InvalidData, text)
 }
 
 /// The names of all sockets of devices in this network namespace.

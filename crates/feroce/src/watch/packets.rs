@@ -6,6 +6,7 @@
 
 use std::collections::VecDeque;
 use std::fmt::Write as _;
+use std::str::FromStr;
 
 use feroce_cm::rdma::gid_of;
 use feroce_link::Direction;
@@ -272,8 +273,30 @@ const fn word(direction: Direction) -> &'static str {
     }
 }
 
+/// Reads the text that a device answers with.
+impl FromStr for Packets {
+    type Err = NotComplete;
+
+    fn from_str(text: &str) -> Result<Self, NotComplete> {
+        parse(text).ok_or(NotComplete)
+    }
+}
+
+/// A text is not the whole answer of a device.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub struct NotComplete;
+
+impl std::fmt::Display for NotComplete {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("this is not the whole answer of a device, or of another version of feroce")
+    }
+}
+
+impl std::error::Error for NotComplete {}
+
 /// Reads what [`PacketLog::answer`] or [`refuse`] has written; `None` if it is not complete.
-pub(super) fn parse(text: &str) -> Option<Packets> {
+fn parse(text: &str) -> Option<Packets> {
     let mut found = Packets::default();
     for line in text.lines() {
         let (kind, rest) = line.split_once('\t').unwrap_or((line, ""));
@@ -400,7 +423,8 @@ mod tests {
         log.sent(at(2), &train(PEER, 1));
         let whole = log.answer(at(2), at(1), QP, None);
         assert_eq!(parse(whole.strip_suffix("end\n").expect("the last line")), None);
-        for (from, to) in [("\tout\t", "\tup\t"), ("\t12\t04", "\t12\t0"), ("\t12\t04", "\tx\t04")] {
+        for (from, to) in [("\tout\t", "\tup\t"), ("\t12\t04", "\t12\t0"), ("\t12\t04", "\tx\t04")]
+        {
             assert!(whole.contains(from), "{whole}");
             assert_eq!(parse(&whole.replace(from, to)), None, "{to}");
         }

@@ -91,9 +91,11 @@ impl Mailbox {
         // Without control messages there is neither a user nor a socket for the answer.
         for message in received.cmsgs().into_iter().flatten() {
             match message {
-                // SAFETY: recvmsg(2) has just made these descriptors, which have no other owner.
-                ControlMessageOwned::ScmRights(fds) => sockets
-                    .extend(fds.into_iter().map(|fd| unsafe { OwnedFd::from_raw_fd(fd) })),
+                ControlMessageOwned::ScmRights(fds) => {
+                    // SAFETY: recvmsg(2) has just made this descriptor, which has no other owner.
+                    let own = |fd| unsafe { OwnedFd::from_raw_fd(fd) };
+                    sockets.extend(fds.into_iter().map(own));
+                }
                 ControlMessageOwned::ScmCredentials(user) => {
                     is_ours = user.uid() == geteuid().as_raw();
                 }
@@ -131,7 +133,8 @@ mod tests {
     fn requests_are_read_as_they_were_written_and_others_are_not() {
         let request = Request::Packets(Qpn::new(0x123));
         assert_eq!(Request::parse(request.text().as_bytes()), Some(request));
-        for wrong in [b"".as_slice(), b"packets", b"packets\t", b"packets\tx", b"\xff\t1", b"a\tb"] {
+        for wrong in [b"".as_slice(), b"packets", b"packets\t", b"packets\tx", b"\xff\t1", b"a\tb"]
+        {
             assert_eq!(Request::parse(wrong), None);
         }
     }
@@ -156,6 +159,19 @@ mod tests {
         let file = super::super::listener::receive_file(&answer).expect("an answer");
         let text = io::read_to_string(std::fs::File::from(file)).expect("a file");
         assert_eq!(text, "text");
+        // Of another user: the kernel says whose the sending thread is.
+        if geteuid().is_root() {
+            let name = name.clone();
+            let stranger = std::thread::spawn(move || {
+                // SAFETY: the call takes numbers, and changes the user of this thread alone.
+                let changed = unsafe { libc::syscall(libc::SYS_setresuid, 65534, -1, -1) };
+                assert_eq!(changed, 0);
+                send(&name, &Request::Packets(Qpn::new(7))).expect("sent")
+            });
+            let answer = stranger.join().expect("it ends");
+            mailbox.answer(|request| unreachable!("{request:?}"));
+            assert!(super::super::listener::receive_file(&answer).is_err(), "no answer");
+        }
         mailbox.abandon();
         assert!(send(&name, &Request::Packets(Qpn::new(7))).is_err(), "the name is free");
     }

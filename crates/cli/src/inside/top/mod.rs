@@ -1,5 +1,6 @@
 //! `feroce top`: a view of all open devices that follows what they do.
 
+mod ladder;
 mod model;
 mod view;
 
@@ -21,9 +22,10 @@ Examples:
   feroce top -i 0.2       five times a second
 
 Keys: Tab devices or queue pairs, Left and Right the column to sort by, r reverse, Up and Down
-choose a row, Enter the queue pairs of that device alone, Space pause, q quit. OUT is what the
-program asked for, IN what its adapter executed for peers. `feroce stat -w` writes the same to a
-file.";
+choose a row, Enter the queue pairs of that device alone, and the packets of that queue pair, Esc
+back, Space pause, q quit. OUT is what the program asked for, IN what its adapter executed for
+peers. `feroce stat -w` writes the same to a file. The device records packets while they are shown
+here, the last 256 of that queue pair; to record all of them there are captures (FEROCE_PCAP).";
 
 /// Options.
 #[derive(Debug, clap::Args)]
@@ -65,6 +67,7 @@ pub(crate) fn run(args: &Args, json: bool) -> anyhow::Result<ExitCode> {
                 next = Instant::now() + args.interval;
                 if !model.is_paused {
                     model.update(Look::quiet(&args.what)?);
+                    model.update_ladder();
                 }
             }
         }
@@ -78,7 +81,7 @@ fn press(model: &mut Model, key: KeyEvent) -> bool {
     match key.code {
         KeyCode::Char('q') => return false,
         KeyCode::Char('c') if key.modifiers.contains(KeyModifiers::CONTROL) => return false,
-        KeyCode::Esc if !model.leave_device() => return false,
+        KeyCode::Esc if !model.leave() => return false,
         KeyCode::Tab => model.change_view(),
         KeyCode::Left => model.sort_by(-1),
         KeyCode::Right => model.sort_by(1),
@@ -86,7 +89,7 @@ fn press(model: &mut Model, key: KeyEvent) -> bool {
         KeyCode::Char(' ') => model.is_paused = !model.is_paused,
         KeyCode::Up => model.choose(-1),
         KeyCode::Down => model.choose(1),
-        KeyCode::Enter => model.enter_device(),
+        KeyCode::Enter => model.enter(),
         _ => {}
     }
     true

@@ -2,8 +2,8 @@
 
 use std::collections::VecDeque;
 
-use feroce::QpCounters;
-use feroce::watch::{QpSnapshot, Snapshot};
+use feroce::watch::{self, Packets, QpSnapshot, Snapshot};
+use feroce::{QpCounters, Qpn};
 
 use crate::inside::Look;
 
@@ -25,6 +25,20 @@ pub(super) struct Model {
     pub(super) is_reversed: bool,
     pub(super) is_paused: bool,
     pub(super) chosen: usize,
+    /// The queue pair whose packets are shown.
+    pub(super) ladder: Option<LadderOf>,
+}
+
+/// The packets of a queue pair.
+#[derive(Debug)]
+pub(super) struct LadderOf {
+    pub(super) pid: u32,
+    pub(super) device: String,
+    pub(super) qpn: Qpn,
+    /// What was found, or why there is nothing.
+    pub(super) packets: Result<Packets, String>,
+    /// How many lines the picture is above the newest.
+    pub(super) scrolled: usize,
 }
 
 /// A device or a queue pair.
@@ -135,25 +149,64 @@ impl Model {
         self.sort = COLUMNS[at];
     }
 
+    /// Asks for the packets that are shown, if any are.
+    pub(super) fn update_ladder(&mut self) {
+        let Some(ladder) = &mut self.ladder else { return };
+        let devices = self.look.iter().flat_map(|look| &look.devices);
+        let found = devices
+            .filter(|device| (device.pid, &device.device) == (ladder.pid, &ladder.device))
+            .find(|device| device.qps.iter().any(|qp| qp.qpn == ladder.qpn));
+        ladder.packets = match found {
+            Some(device) => watch::packets(device, ladder.qpn).map_err(|e| e.to_string()),
+            None => Err("the queue pair does not exist any more".to_owned()),
+        };
+    }
+
+    /// The row of the queue pair whose packets are shown.
+    pub(super) fn ladder_row(&self) -> Option<&Row> {
+        let of = self.ladder.as_ref()?;
+        self.qps.iter().find(|row| {
+            (row.pid, &row.device) == (of.pid, &of.device)
+                && row.qp.is_some_and(|qp| qp.qpn == of.qpn)
+        })
+    }
+
     pub(super) fn choose(&mut self, step: isize) {
+        if let Some(ladder) = &mut self.ladder {
+            ladder.scrolled = ladder.scrolled.saturating_add_signed(-step);
+            return;
+        }
         let last = self.rows().len().saturating_sub(1);
         self.chosen = self.chosen.saturating_add_signed(step).min(last);
     }
 
     pub(super) fn change_view(&mut self) {
+        self.ladder = None;
         (self.shows_qps, self.device, self.chosen) = (!self.shows_qps, None, 0);
     }
 
-    /// Shows the queue pairs of the chosen device alone.
-    pub(super) fn enter_device(&mut self) {
-        let chosen = self.rows().get(self.chosen).map(|row| (row.pid, row.device.clone()));
-        if let Some(chosen) = chosen.filter(|_| !self.shows_qps) {
-            (self.shows_qps, self.device, self.chosen) = (true, Some(chosen), 0);
+    /// Shows the queue pairs of the chosen device alone, or the packets of the chosen queue pair.
+    pub(super) fn enter(&mut self) {
+        let rows = self.rows();
+        let Some(&row) = rows.get(self.chosen) else { return };
+        let (pid, device) = (row.pid, row.device.clone());
+        match row.qp {
+            None => (self.shows_qps, self.device, self.chosen) = (true, Some((pid, device)), 0),
+            Some(_) if self.ladder.is_some() => {}
+            Some(QpSnapshot { qpn, .. }) => {
+                let packets = Ok(Packets::default());
+                self.ladder = Some(LadderOf { pid, device, qpn, packets, scrolled: 0 });
+                // The device begins to record.
+                self.update_ladder();
+            }
         }
     }
 
-    /// Shows all devices again. False: they were shown already.
-    pub(super) fn leave_device(&mut self) -> bool {
+    /// Goes back to where the user came from. False: to leave the program.
+    pub(super) fn leave(&mut self) -> bool {
+        if self.ladder.take().is_some() {
+            return true;
+        }
         let was_inside = self.device.take().is_some();
         if was_inside {
             (self.shows_qps, self.chosen) = (false, 0);

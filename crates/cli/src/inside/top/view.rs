@@ -6,6 +6,7 @@ use ratatui::style::{Modifier, Style};
 use ratatui::text::Line;
 use ratatui::widgets::{Block, Cell, Paragraph, Row as TableRow, Sparkline, Table, TableState};
 
+use super::ladder;
 use super::model::{Column, Model, Row};
 use crate::inside::units::{bytes, duration, scaled_rate};
 use crate::inside::{peer, qp_state, qp_type};
@@ -107,6 +108,12 @@ pub(super) fn draw(frame: &mut Frame<'_>, model: &mut Model) {
     let paused = if model.is_paused { ", paused" } else { "" };
     let title = format!("feroce top: {now}bit/s in and out, all devices{paused}");
     frame.render_widget(Sparkline::default().block(Block::new().title(title)).data(data), areas[0]);
+    if model.ladder.is_some() {
+        ladder::draw(frame, areas[1], model);
+        let keys = "↑↓ older and newer  Esc back  Space pause  q quit";
+        frame.render_widget(Line::from(keys).style(Modifier::DIM), areas[2]);
+        return;
+    }
     model.choose(0);
     let all: &[Shown] = if model.shows_qps { &QPS } else { &DEVICES };
     let is_wide = frame.area().width >= WIDE;
@@ -131,7 +138,8 @@ pub(super) fn draw(frame: &mut Frame<'_>, model: &mut Model) {
         let below = areas[1].rows().nth(1).unwrap_or(areas[1]);
         frame.render_widget(Paragraph::new(why).centered(), below);
     }
-    let keys = "Tab devices/QPs  ←→ sort  r reverse  ↑↓ choose  Enter its QPs  Space pause  q quit";
+    let keys =
+        "Tab devices/QPs  ←→ sort  r reverse  ↑↓ choose  Enter QPs, packets  Space pause  q quit";
     frame.render_widget(Line::from(keys).style(Modifier::DIM), areas[2]);
 }
 
@@ -185,12 +193,12 @@ mod tests {
         let mut model = Model::default();
         model.update(look(1, 1));
         model.choose(5);
-        model.enter_device();
+        model.enter();
         let shown = picture(&mut model);
         assert_eq!(shown[6].trim(), "no queue pair");
         assert!(shown[5].contains("RETRANS/s") && !shown[5].contains("WINDOW"), "{shown:#?}");
         assert_eq!(model.device, Some((8, "fe8".to_owned())));
-        assert!(model.leave_device() && !model.leave_device());
+        assert!(model.leave() && !model.leave());
         assert!(picture(&mut model)[6].starts_with('7'), "equal rates stay in order");
     }
 }

@@ -22,12 +22,38 @@ const PATIENCE: Duration = Duration::from_secs(5);
 pub(super) struct Request {
     /// The path, without what follows a question mark.
     pub(super) path: String,
+    /// What follows the question mark.
+    pub(super) query: String,
     /// The header `Authorization`.
     pub(super) authorization: Option<String>,
     /// The header `Accept`.
     pub(super) accept: Option<String>,
     /// Whether only the headers of the answer are wanted.
     pub(super) is_head: bool,
+}
+
+impl Request {
+    /// A value of the query, which has the form `key=value&key=value`.
+    pub(super) fn value(&self, key: &str) -> Option<String> {
+        let fields = self.query.split('&').filter_map(|field| field.split_once('='));
+        fields.into_iter().find(|(name, _)| *name == key).and_then(|(_, value)| decode(value))
+    }
+}
+
+/// Text with `%40` for `@`, as it is written in addresses.
+fn decode(text: &str) -> Option<String> {
+    let mut bytes = text.bytes();
+    let mut out = Vec::with_capacity(text.len());
+    while let Some(byte) = bytes.next() {
+        out.push(match byte {
+            b'%' => {
+                let mut digit = || char::from(bytes.next()?).to_digit(16);
+                u8::try_from(digit()? << 4 | digit()?).ok()?
+            }
+            byte => byte,
+        });
+    }
+    String::from_utf8(out).ok()
 }
 
 /// An answer.
@@ -177,13 +203,14 @@ fn parse(head: &[u8]) -> Option<Result<Request, Response>> {
         }
     };
     let path = parsed.path.unwrap_or_default();
-    let path = path.split_once('?').map_or(path, |(path, _)| path).to_owned();
+    let (path, query) = path.split_once('?').unwrap_or((path, ""));
+    let (path, query) = (path.to_owned(), query.to_owned());
     let header = |name: &str| {
         let found = parsed.headers.iter().find(|header| header.name.eq_ignore_ascii_case(name))?;
         std::str::from_utf8(found.value).ok().map(str::to_owned)
     };
     let (authorization, accept) = (header("authorization"), header("accept"));
-    Some(Ok(Request { path, authorization, accept, is_head }))
+    Some(Ok(Request { path, query, authorization, accept, is_head }))
 }
 
 #[cfg(test)]
@@ -213,6 +240,8 @@ mod tests {
         let text = b"GET /a/b?c=d HTTP/1.1\r\nHost: x\r\nAUTHORIZATION: Bearer t\r\n\r\nmore";
         let request = read_request(Slowly(text, 0)).expect("read").expect("understood");
         assert_eq!((request.path.as_str(), request.is_head), ("/a/b", false));
+        assert_eq!(request.value("c").as_deref(), Some("d"));
+        assert_eq!(request.value("e"), None);
         assert_eq!(request.authorization.as_deref(), Some("Bearer t"));
         assert_eq!(request.accept, None);
     }
@@ -227,6 +256,14 @@ mod tests {
         assert_eq!(status_of(many.as_bytes()), Status::TooLarge);
         let cut = read_request(Slowly(b"GET / HTTP/1.1\r\nHo", 0)).expect_err("it ends early");
         assert_eq!(cut.kind(), io::ErrorKind::UnexpectedEof);
+    }
+
+    #[test]
+    fn values_are_decoded_and_wrong_ones_refused() {
+        assert_eq!(decode("fe%40127.0.0.1%2f%C3%a4").as_deref(), Some("fe@127.0.0.1/ä"));
+        for wrong in ["%", "%4", "%4x", "%ff", "%-1", "%+1"] {
+            assert_eq!(decode(wrong), None, "{wrong}");
+        }
     }
 
     #[test]

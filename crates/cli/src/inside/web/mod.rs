@@ -16,9 +16,10 @@ use std::process::ExitCode;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use anyhow::{Context as _, bail, ensure};
-use serde_json::json;
+use feroce::{Qpn, watch};
+use serde_json::{Value, json};
 
-use super::{Look, json};
+use super::{Look, json, packets};
 use http::{Request, Response, Status};
 use metrics::Format;
 
@@ -28,8 +29,8 @@ Examples:
   feroce web ib_write_bw           the devices of one program; or of a process, device or address
   feroce web --port 9471 --token-file ~/.feroce-token  an address that stays, for Prometheus
 
-The page shows which queue pairs talk to which, how much, how fast, and what goes wrong. It needs no
-network. The server listens on 127.0.0.1; the secret in the address keeps other users of this
+The page shows which queue pairs talk to which, how much, how fast, and what goes wrong; click on a
+queue pair to see its last packets. It needs no network. The server listens on 127.0.0.1; the secret in the address keeps other users of this
 machine out. Prometheus finds the same numbers at /metrics, with the content of the token file as
 its bearer token; docs/grafana.json is a dashboard for them.";
 
@@ -40,11 +41,12 @@ const MOST_CLIENTS: usize = 32;
 const TOKEN_DIGITS: usize = 32;
 
 /// Files of the page: name, type, content.
-const ASSETS: [(&str, &str, &str); 5] = [
+const ASSETS: [(&str, &str, &str); 6] = [
     ("", "text/html; charset=utf-8", include_str!("assets/page.html")),
     ("page.css", "text/css; charset=utf-8", include_str!("assets/page.css")),
     ("page.js", "text/javascript; charset=utf-8", include_str!("assets/page.js")),
     ("charts.js", "text/javascript; charset=utf-8", include_str!("assets/charts.js")),
+    ("ladder.js", "text/javascript; charset=utf-8", include_str!("assets/ladder.js")),
     ("icon.svg", "image/svg+xml", include_str!("assets/icon.svg")),
 ];
 
@@ -127,7 +129,8 @@ impl Site {
         let look = || Look::quiet(&self.what);
         let found = match name {
             "look.json" => look().map(|look| {
-                let seen = json!({ "devices": json::all(&look), "silent": look.silent });
+                let mut seen = json!({ "devices": json::all(&look), "silent": look.silent });
+                seen["packets"] = packets_of(&look, request).into();
                 Response::ok("application/json", seen.to_string())
             }),
             "metrics" => look().map(|look| {
@@ -156,6 +159,21 @@ impl Site {
         let differs = guess.bytes().zip(self.token.bytes()).fold(0, |all, (a, b)| all | (a ^ b));
         guess.len() == self.token.len() && differs == 0
     }
+}
+
+/// The packets of the queue pair that a request names, if it names one.
+fn packets_of(look: &Look, request: &Request) -> Option<Value> {
+    let pid: u32 = request.value("pid")?.parse().ok()?;
+    let name = request.value("device")?;
+    let qpn = Qpn::new(request.value("qpn")?.parse().ok()?);
+    let device = look.devices.iter().find(|device| device.pid == pid && device.device == name);
+    let Some(device) = device.filter(|device| device.qps.iter().any(|qp| qp.qpn == qpn)) else {
+        return Some(json!({ "refusal": "the queue pair does not exist any more", "steps": [] }));
+    };
+    Some(match watch::packets(device, qpn) {
+        Ok(found) => packets::json(&found),
+        Err(e) => json!({ "refusal": e.to_string(), "steps": [] }),
+    })
 }
 
 /// Tells a client beyond the limit to come again, without waiting for it.

@@ -2,6 +2,7 @@
 // Nothing is asked while the page is hidden.
 
 import { chart, duration, scaled, topology } from "./charts.js";
+import { ladder } from "./ladder.js";
 
 const INTERVAL_MS = 1000;
 const SPAN_S = 120;
@@ -11,6 +12,8 @@ const byId = (id) => document.getElementById(id);
 const history = { out: [], in: [], median: [], longest: [], retransmitted: [], dropped: [] };
 let before = new Map();
 let isPaused = false;
+// The queue pair whose packets are shown: {pid, device, qpn}.
+let watched = null;
 
 const keyOf = (device) => `${device.pid} ${device.device}`;
 const sum = (values) => values.reduce((all, value) => all + value, 0);
@@ -40,8 +43,8 @@ function ratesOf(device) {
 }
 
 // Fills a table. A column is [heading, a function of a row, whether it is a number]; a cell is a
-// text or [text, class].
-function table(id, columns, rows, empty) {
+// text or [text, class]. `prepare` gets the line of each row.
+function table(id, columns, rows, empty, prepare = () => {}) {
   const made = document.createDocumentFragment();
   const line = (cells, name) => {
     const tr = document.createElement("tr");
@@ -53,10 +56,13 @@ function table(id, columns, rows, empty) {
       tr.append(td);
     });
     made.append(tr);
+    return tr;
   };
   if (rows.length > 0) line(columns.map((column) => column[0]), "th");
   else line([[empty, "none"]], "td");
-  for (const row of rows.slice(0, MOST_ROWS)) line(columns.map((column) => column[1](row)), "td");
+  for (const row of rows.slice(0, MOST_ROWS)) {
+    prepare(line(columns.map((column) => column[1](row)), "td"), row);
+  }
   if (rows.length > MOST_ROWS) line([[`and ${rows.length - MOST_ROWS} more`, "none"]], "td");
   byId(id).replaceChildren(made);
 }
@@ -143,7 +149,46 @@ function showQps(devices, rates) {
     ["Window", ({ qp }) => (qp.window ? scaled(qp.window, "B") : "–"), true],
     ["Retransmitted", ({ qp }) => qp.retransmissions, true],
     ["RNR", ({ qp }) => qp.rnr_naks, true],
-  ], rows, "No queue pair.");
+  ], rows, "No queue pair.", (tr, { device, qp }) => {
+    const choose = () => watch({ pid: device.pid, device: device.device, qpn: qp.qpn });
+    tr.tabIndex = 0;
+    tr.title = "Show its packets";
+    tr.classList.toggle("chosen", isWatched(device, qp));
+    tr.addEventListener("click", choose);
+    tr.addEventListener("keydown", (event) => { if (event.key === "Enter") choose(); });
+  });
+}
+
+const isWatched = (device, qp) => watched !== null && watched.pid === device.pid
+  && watched.device === device.device && watched.qpn === qp.qpn;
+
+// Shows the packets of a queue pair from now on, or of none. The address of the page remembers it.
+function watch(which) {
+  watched = which;
+  const { pid, device, qpn } = which || {};
+  window.history.replaceState(null, "", which ? `#${pid}/${qpn}/${device}` : "#");
+  byId("packets-panel").hidden = which === null;
+  if (which) {
+    byId("packets-title").textContent = `Packets of QP ${hex(qpn)}, process ${pid}`;
+    byId("packets-note").textContent = "Waiting for packets.";
+    byId("packets").replaceChildren();
+  }
+}
+
+function showPackets(devices, found) {
+  if (!watched || !found) return;
+  const device = devices.find((each) => each.qps.some((qp) => isWatched(each, qp)));
+  const qp = device && device.qps.find((each) => isWatched(device, each));
+  const here = `QP ${hex(watched.qpn)} of ${watched.device}`;
+  const there = qp && qp.peer ? `peer ${address(qp.peer)}` : "peers";
+  ladder(byId("packets"), byId("packets-note"), found, [here, there]);
+  if (!qp) return;
+  const was = (before.get(keyOf(device)) || { qps: [] }).qps.find((each) => each.qpn === qp.qpn);
+  const direct = was ? qp.direct_requests - was.direct_requests : 0;
+  if (direct > 0) {
+    byId("packets-note").textContent += ` ${direct} requests since the last look were executed in `
+      + "the memory of a process of this host, without packets.";
+  }
 }
 
 // Counters of the adapter that are no trouble: traffic, and how it went.
@@ -247,6 +292,7 @@ function show(seen) {
   showTopology(devices, rates);
   showCharts(now);
   showQps(devices, rates);
+  showPackets(devices, seen.packets);
   showEvents(devices);
   showDevices(devices, rates);
   before = new Map(devices.map((device) => [keyOf(device), device]));
@@ -261,7 +307,8 @@ function show(seen) {
 async function look() {
   if (!isPaused && !document.hidden) {
     try {
-      const answer = await fetch("look.json");
+      const query = watched ? `?${new URLSearchParams(watched)}` : "";
+      const answer = await fetch(`look.json${query}`);
       if (!answer.ok) throw new Error(await answer.text());
       show(await answer.json());
     } catch (error) {
@@ -275,4 +322,7 @@ byId("pause").addEventListener("click", () => {
   isPaused = !isPaused;
   byId("pause").textContent = isPaused ? "Go on" : "Pause";
 });
+byId("packets-close").addEventListener("click", () => watch(null));
+const [, pid, qpn, device] = /^#(\d+)\/(\d+)\/(.+)$/.exec(window.location.hash) || [];
+if (device) watch({ pid: Number(pid), device: decodeURIComponent(device), qpn: Number(qpn) });
 look();
