@@ -10,6 +10,7 @@
 //! [`packets`] asks a device for the last packets of a queue pair. The device records them from the
 //! first such request on, until no process has asked for three seconds.
 
+mod files;
 mod listener;
 mod packets;
 mod requests;
@@ -255,7 +256,7 @@ fn answer(socket: &OwnedFd, until: Instant) -> io::Result<String> {
     if poll(&mut [PollFd::new(socket.as_fd(), PollFlags::POLLIN)], timeout)? == 0 {
         return Err(io::ErrorKind::TimedOut.into());
     }
-    let file = listener::receive_file(socket)?;
+    let file = files::receive_file(socket)?;
     let mut text = String::new();
     File::from(file).take(MAX_ANSWER).read_to_string(&mut text)?;
     Ok(text)

@@ -1,8 +1,8 @@
 //! The last packets of a queue pair, for a process that looks.
 //!
 //! A device records nothing until a process asks for the packets of a queue pair. The first request
-//! makes a ring for that queue pair, and each further one reads it and extends its time; a ring that
-//! is not asked for is removed. The number of rings and their length are fixed.
+//! makes a ring for that queue pair, and each further one reads it and extends its time; a ring
+//! that is not asked for is removed. The number of rings and their length are fixed.
 
 use std::collections::VecDeque;
 use std::fmt::Write as _;

@@ -14,7 +14,7 @@ use nix::sys::socket::{
 };
 use nix::unistd::geteuid;
 
-use super::listener::{FLAGS, MOST_AT_ONCE, replace_by_pipe, send_file};
+use super::files::{FLAGS, MOST_AT_ONCE, replace_by_pipe, send_file};
 
 /// What the names of the sockets begin with. The rest is that of the device's other socket.
 const PREFIX: &str = "feroce.ask/";
@@ -140,6 +140,7 @@ mod tests {
     }
 
     #[test]
+    #[expect(clippy::disallowed_methods, reason = "a thread can be of another user")]
     fn a_mailbox_answers_what_it_understands_and_drops_the_rest() {
         let name = format!("test-{}", std::process::id());
         let mailbox = Mailbox::new(&name).expect("a socket");
@@ -156,7 +157,7 @@ mod tests {
             "text".to_owned()
         });
         assert_eq!(asked, [Request::Packets(Qpn::new(7))], "those without a socket are dropped");
-        let file = super::super::listener::receive_file(&answer).expect("an answer");
+        let file = super::super::files::receive_file(&answer).expect("an answer");
         let text = io::read_to_string(std::fs::File::from(file)).expect("a file");
         assert_eq!(text, "text");
         // Of another user: the kernel says whose the sending thread is.
@@ -170,7 +171,7 @@ mod tests {
             });
             let answer = stranger.join().expect("it ends");
             mailbox.answer(|request| unreachable!("{request:?}"));
-            assert!(super::super::listener::receive_file(&answer).is_err(), "no answer");
+            assert!(super::super::files::receive_file(&answer).is_err(), "no answer");
         }
         mailbox.abandon();
         assert!(send(&name, &Request::Packets(Qpn::new(7))).is_err(), "the name is free");

@@ -30,9 +30,9 @@ Examples:
   feroce web --port 9471 --token-file ~/.feroce-token  an address that stays, for Prometheus
 
 The page shows which queue pairs talk to which, how much, how fast, and what goes wrong; click on a
-queue pair to see its last packets. It needs no network. The server listens on 127.0.0.1; the secret in the address keeps other users of this
-machine out. Prometheus finds the same numbers at /metrics, with the content of the token file as
-its bearer token; docs/grafana.json is a dashboard for them.";
+queue pair to see its last packets. It needs no network. The server listens on 127.0.0.1; the secret
+in the address keeps other users of this machine out. Prometheus finds the same numbers at /metrics,
+with the content of the token file as its bearer token; docs/grafana.json is a dashboard for them.";
 
 /// Most clients that are served at the same time. Others are told to come again.
 const MOST_CLIENTS: usize = 32;
