@@ -9,6 +9,7 @@ mod doctor;
 mod dropin;
 mod fabric;
 mod inside;
+mod kills;
 mod limits;
 mod perf;
 mod pingpong;
