@@ -85,6 +85,26 @@ fn a_host_connects_again_after_its_target_was_killed() {
     }
 }
 
+/// A target that starts again knows nothing of the controller that a host was about to add queues
+/// to. It refuses them for good, which is no reason for the host not to connect anew.
+#[test]
+fn a_target_that_is_started_again_while_a_host_connects_is_used() {
+    for moment in 0..12 {
+        let mut world = World::new(moment).expect("a world");
+        let disks = Subsystem::new(nqn("paths")).disk(MemoryNamespace::new(64));
+        let target = world.server("target", move |machine| serve(machine, disks.clone()));
+        world.host("host", |machine| async move {
+            let options = HostOptions { queues: 8, ..options() };
+            let host = multipath(&machine, &["target"], &options)?;
+            let disk = host.namespace(1).await.map_err(|e| format!("{e}: {:?}", host.paths()))?;
+            disk.write(0, &[1; 512]).await?;
+            Ok::<(), Box<dyn std::error::Error>>(())
+        });
+        world.at(Duration::from_micros(moment * 50), Fault::Restart(target));
+        world.run().unwrap_or_else(|e| panic!("moment {moment}: {e}"));
+    }
+}
+
 #[test]
 fn commands_take_another_path_when_one_is_lost() {
     for seed in 0..3 {

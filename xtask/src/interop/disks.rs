@@ -25,10 +25,20 @@ verification, the target ended and started again under load, disconnect. Then `f
 and writes a disk of the kernel's own target. Takes about two minutes.
 Needs QEMU, but neither KVM nor hardware; root only to install packages.
 
+With one of the other options, only that, without a machine: processes `feroce disk serve` and a
+host that writes, flushes and notes what was acknowledged are killed at moments that follow from a
+seed, and started again; or the file system under the disk loses its power. The disk is compared
+after that: nothing acknowledged (after a loss of power: nothing flushed) is lost, no block is a
+mixture, none holds what was not written.
+
 Usage: cargo xtask disks [--suite NAME]
+       cargo xtask disks [--kills N] [--power N] [--seed S]
 
 Options:
   --suite NAME   Take the kernel from another suite of Debian, such as bookworm-backports
+  --kills N      Kill N processes
+  --power N      Lose the power N times; needs root, loop devices, e2fsprogs and xfsprogs
+  --seed S       First seed (default: 1)
 ";
 
 #[rustfmt::skip] // a table
@@ -56,7 +66,14 @@ const HOST: &str = "nqn.2024-01.com.example:guest";
 pub(crate) fn main(mut args: Args) -> Outcome {
     let is_inside = args.flag("--inside");
     let suite: Option<String> = args.value("--suite")?;
+    let (kills, power) = (args.value("--kills")?, args.value("--power")?);
+    let seed = args.value("--seed")?.unwrap_or(1);
     args.finish()?;
+    if kills.is_some() || power.is_some() {
+        let kills = kills.map(|n| ("FEROCE_TEST_DISK_KILLS", "no_acknowledged_write_is_lost", n));
+        let power = power.map(|n| ("FEROCE_TEST_DISK_POWER", "no_flushed_write_is_lost", n));
+        return kills.into_iter().chain(power).try_for_each(|what| campaign(what, seed));
+    }
     if is_inside {
         return run_steps(&Image::prepare(suite.as_deref(), Driver::Rxe)?);
     }
@@ -66,6 +83,13 @@ pub(crate) fn main(mut args: Args) -> Outcome {
     let mut again = lab::inside(packages::is_root(), "disks")?;
     again.arg("--inside").args(suite.map(|suite| format!("--suite={suite}")));
     run(&mut again)
+}
+
+/// Runs a test of the command, as often as a variable says.
+fn campaign((variable, test, count): (&str, &str, u64), seed: u64) -> Outcome {
+    let mut command = cargo(["test", "--package=feroce-cli", "--test=tests", "--"]);
+    command.args(["--nocapture", test]).env("FEROCE_SEED", seed.to_string());
+    run(command.env(variable, count.to_string()))
 }
 
 fn run_steps(image: &Image) -> Outcome {

@@ -145,6 +145,7 @@ struct Running<'a> {
     /// Targets and hosts that were started.
     started: (u64, u64),
     seed: u64,
+    end: End,
 }
 
 impl Campaign {
@@ -185,6 +186,7 @@ impl Campaign {
             host: None,
             started: (0, 0),
             seed,
+            end,
         };
         (0..count).for_each(|i| running.start_target(i));
         running.start_host();
@@ -208,7 +210,7 @@ impl Campaign {
             file_system.lose_power();
         }
         self.kills += 1 + count as u64;
-        running.end(end, random.below(2) == 0);
+        running.end(random.below(2) == 0);
         drop(running);
         power.into_iter().for_each(FileSystem::restore);
         self.check(seed, end);
@@ -261,6 +263,10 @@ impl Running<'_> {
         let mut command = Command::new(std::env::current_exe().expect("we run"));
         command.args(["--exact", "kills::writer_process", "--nocapture"]);
         command.env(writer::ROLE, role).stdout(Stdio::null());
+        if self.end == End::PowerLoss {
+            // Commands fail when the power is lost.
+            command.stderr(Stdio::null());
+        }
         self.host = Some(Process::start(&mut command));
     }
 
@@ -288,8 +294,8 @@ impl Running<'_> {
     }
 
     /// Ends all processes.
-    fn end(&mut self, end: End, host_first: bool) {
-        if end == End::PowerLoss {
+    fn end(&mut self, host_first: bool) {
+        if self.end == End::PowerLoss {
             // Writes fail now, so the host may have ended by itself.
             drop(self.host.take());
             return self.targets.clear();

@@ -42,7 +42,8 @@ pub(super) fn run(role: &str) {
         let (host, running) =
             Multipath::new(&Manager::new(), &targets, &nqn, &options, tokio::time::sleep);
         tokio::task::spawn_local(running);
-        let disk = Rc::new(host.namespace(1).await.expect("the disk"));
+        let disk = host.namespace(1).await;
+        let disk = Rc::new(disk.unwrap_or_else(|e| panic!("{e}: {:?}", host.paths())));
         let flushes = Rc::new(Cell::new(seed << 20));
         let tasks: Vec<_> = (0..TASKS)
             .map(|number| {

@@ -290,7 +290,13 @@ impl Host {
         let mut queues = Vec::new();
         for number in 1..=count {
             let queue = HostQueue::connect(manager, to, number, depth, in_capsule).await?;
-            associate(&queue, number, depth, admin.controller, nqn, options).await?;
+            let made = associate(&queue, number, depth, admin.controller, nqn, options).await;
+            if let Err(HostError::Refused(_)) = made {
+                // A target that was started again does not know the controller. Then this fails as
+                // lost, which says that another attempt may succeed.
+                admin.property(property::CSTS).await?;
+            }
+            made?;
             queues.push(queue);
         }
         let queues = Arc::new(Queues::new(queues));
