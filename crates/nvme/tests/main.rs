@@ -2,6 +2,7 @@
 
 mod bad_input;
 mod golden;
+mod malformed;
 mod paths;
 mod together;
 mod worlds;

@@ -29,16 +29,18 @@ With one of the other options, only that, without a machine: processes `feroce d
 host that writes, flushes and notes what was acknowledged are killed at moments that follow from a
 seed, and started again; or the file system under the disk loses its power. The disk is compared
 after that: nothing acknowledged (after a loss of power: nothing flushed) is lost, no block is a
-mixture, none holds what was not written.
+mixture, none holds what was not written. Or messages that are almost right are given to controllers
+and parsers, and one in fifty over queue pairs.
 
 Usage: cargo xtask disks [--suite NAME]
-       cargo xtask disks [--kills N] [--power N] [--seed S]
+       cargo xtask disks [--kills N] [--power N] [--capsules N] [--seed S]
 
 Options:
   --suite NAME   Take the kernel from another suite of Debian, such as bookworm-backports
   --kills N      Kill N processes
   --power N      Lose the power N times; needs root, loop devices, e2fsprogs and xfsprogs
-  --seed S       First seed (default: 1)
+  --capsules N   Send N capsules that are almost right
+  --seed S       First seed of kills and losses of power (default: 1)
 ";
 
 #[rustfmt::skip] // a table
@@ -66,13 +68,15 @@ const HOST: &str = "nqn.2024-01.com.example:guest";
 pub(crate) fn main(mut args: Args) -> Outcome {
     let is_inside = args.flag("--inside");
     let suite: Option<String> = args.value("--suite")?;
-    let (kills, power) = (args.value("--kills")?, args.value("--power")?);
+    let mut campaigns = Vec::new();
+    for campaign in CAMPAIGNS {
+        let count: Option<u64> = args.value(campaign.option)?;
+        campaigns.extend(count.map(|count| (campaign, count)));
+    }
     let seed = args.value("--seed")?.unwrap_or(1);
     args.finish()?;
-    if kills.is_some() || power.is_some() {
-        let kills = kills.map(|n| ("FEROCE_TEST_DISK_KILLS", "no_acknowledged_write_is_lost", n));
-        let power = power.map(|n| ("FEROCE_TEST_DISK_POWER", "no_flushed_write_is_lost", n));
-        return kills.into_iter().chain(power).try_for_each(|what| campaign(what, seed));
+    if !campaigns.is_empty() {
+        return campaigns.iter().try_for_each(|(campaign, count)| campaign.run(*count, seed));
     }
     if is_inside {
         return run_steps(&Image::prepare(suite.as_deref(), Driver::Rxe)?);
@@ -85,11 +89,43 @@ pub(crate) fn main(mut args: Args) -> Outcome {
     run(&mut again)
 }
 
-/// Runs a test of the command, as often as a variable says.
-fn campaign((variable, test, count): (&str, &str, u64), seed: u64) -> Outcome {
-    let mut command = cargo(["test", "--package=feroce-cli", "--test=tests", "--"]);
-    command.args(["--nocapture", test]).env("FEROCE_SEED", seed.to_string());
-    run(command.env(variable, count.to_string()))
+/// Tests that go on for as long as a variable says.
+struct Campaign {
+    option: &'static str,
+    variable: &'static str,
+    package: &'static str,
+    tests: &'static str,
+}
+
+const CAMPAIGNS: &[Campaign] = &[
+    Campaign {
+        option: "--kills",
+        variable: "FEROCE_TEST_DISK_KILLS",
+        package: "feroce-cli",
+        tests: "no_acknowledged_write_is_lost",
+    },
+    Campaign {
+        option: "--power",
+        variable: "FEROCE_TEST_DISK_POWER",
+        package: "feroce-cli",
+        tests: "no_flushed_write_is_lost",
+    },
+    Campaign {
+        option: "--capsules",
+        variable: "FEROCE_TEST_CAPSULES",
+        package: "feroce-nvme",
+        tests: "malformed::",
+    },
+];
+
+impl Campaign {
+    fn run(&self, count: u64, seed: u64) -> Outcome {
+        let mut tests = cargo(["test", "--test=tests", "--package", self.package, "--"]);
+        // One at a time: some look at the memory of the process.
+        tests.args(["--nocapture", "--test-threads=1", self.tests]);
+        tests.env("FEROCE_SEED", seed.to_string());
+        run(tests.env(self.variable, count.to_string()))
+    }
 }
 
 fn run_steps(image: &Image) -> Outcome {
