@@ -21,16 +21,20 @@ fn text(out: &Output) -> String {
 }
 
 /// A target in a process of its own.
-struct Target {
+pub(crate) struct Target {
     process: Child,
-    address: String,
+    pub(crate) address: String,
     addresses: Vec<String>,
 }
 
 impl Target {
     fn start(args: &[&str]) -> Self {
-        let mut process =
-            disk(args).arg("--json").stdout(Stdio::piped()).spawn().expect("feroce starts");
+        Self::start_by(disk(args).arg("--json"))
+    }
+
+    /// Starts it by a command that executes `feroce disk serve --json`.
+    pub(crate) fn start_by(command: &mut Command) -> Self {
+        let mut process = command.stdout(Stdio::piped()).spawn().expect("it starts");
         let mut line = String::new();
         let out = process.stdout.take().expect("a pipe");
         BufReader::new(out).read_line(&mut line).expect("a line");

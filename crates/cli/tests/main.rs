@@ -5,6 +5,7 @@ mod decode;
 mod demo;
 mod devices;
 mod disk;
+mod disk_errors;
 mod doctor;
 mod dropin;
 mod fabric;

@@ -6,6 +6,7 @@ use std::os::unix::fs::FileExt as _;
 use std::path::Path;
 
 use nix::fcntl::{FallocateFlags, fallocate};
+use nix::sys::resource::{Resource, getrlimit};
 
 use super::{Io, Namespace, ZEROES, done};
 use crate::wire::Status;
@@ -22,6 +23,8 @@ pub struct FileNamespace {
     file: File,
     blocks: u64,
     is_read_only: bool,
+    /// Bytes that the process may write of it. A write beyond would end the process with SIGXFSZ.
+    limit: u64,
 }
 
 impl FileNamespace {
@@ -55,7 +58,20 @@ impl FileNamespace {
             let message = "a disk has at least one block of 512 bytes: `truncate -s 1G FILE`";
             return Err(io::Error::new(io::ErrorKind::InvalidInput, message));
         }
-        Ok(Self { file, blocks, is_read_only })
+        // Block devices have no limit.
+        let limit = if file.metadata()?.is_file() {
+            getrlimit(Resource::RLIMIT_FSIZE).map_or(u64::MAX, |(soft, _)| soft)
+        } else {
+            u64::MAX
+        };
+        Ok(Self { file, blocks, is_read_only, limit })
+    }
+
+    fn write_at(&self, bytes: &[u8], at: u64) -> io::Result<()> {
+        if at.saturating_add(bytes.len() as u64) > self.limit {
+            return Err(io::ErrorKind::FileTooLarge.into());
+        }
+        self.file.write_all_at(bytes, at)
     }
 
     /// Tells the file system; what it cannot do is not supported.
@@ -70,7 +86,7 @@ impl FileNamespace {
         let (mut at, mut left) = (lba * u64::from(BLOCK), blocks * u64::from(BLOCK));
         while left > 0 {
             let now = left.min(ZEROES as u64);
-            self.file.write_all_at(&zeroes[..now as usize], at)?;
+            self.write_at(&zeroes[..now as usize], at)?;
             (at, left) = (at + now, left - now);
         }
         Ok(())
@@ -100,7 +116,7 @@ impl Namespace for FileNamespace {
     }
 
     fn write<'a>(&'a self, lba: u64, from: &'a [u8]) -> Io<'a> {
-        let written = self.file.write_all_at(from, lba * u64::from(BLOCK));
+        let written = self.write_at(from, lba * u64::from(BLOCK));
         done(written.map_err(|e| write_status(&e)))
     }
 

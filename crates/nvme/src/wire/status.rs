@@ -124,9 +124,9 @@ impl Status {
     /// The status of an error of a file.
     pub(crate) fn of_io(error: &io::Error, otherwise: Self) -> Self {
         match error.kind() {
-            io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => {
-                Self::CAPACITY.do_not_retry()
-            }
+            io::ErrorKind::StorageFull
+            | io::ErrorKind::QuotaExceeded
+            | io::ErrorKind::FileTooLarge => Self::CAPACITY.do_not_retry(),
             io::ErrorKind::ReadOnlyFilesystem => Self::WRITE_PROTECTED.do_not_retry(),
             io::ErrorKind::PermissionDenied => Self::ACCESS_DENIED.do_not_retry(),
             _ => otherwise,
