@@ -57,7 +57,7 @@ const MEMORY: Memory = Memory { addr: 0x1000, key: 0x1234, len: 65536 };
 
 #[test]
 fn controllers_answer_every_capsule_with_a_status() {
-    let count = asked().unwrap_or(100_000);
+    let count = asked().unwrap_or(30_000);
     let disk = MemoryNamespace::new(BLOCKS as usize);
     let subsystem = || {
         let disks = Subsystem::new(nqn("malformed")).disk(MemoryNamespace::new(BLOCKS as usize));
@@ -124,7 +124,7 @@ fn controllers_answer_every_capsule_with_a_status() {
 
 #[test]
 fn hosts_parse_every_answer() {
-    let count = asked().unwrap_or(100_000);
+    let count = asked().unwrap_or(30_000);
     let mut random = Random::new(2);
     let mut before = 0;
     for number in 0..count {
