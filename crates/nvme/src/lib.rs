@@ -2,8 +2,8 @@
 //!
 //! A [`Target`] serves disks; the Linux kernel connects to it (`nvme connect -t rdma`) as well as a
 //! [`Host`] of this crate does. What a target serves is a [`Namespace`]: a file or a block device
-//! ([`FileNamespace`]), memory ([`MemoryNamespace`]), or a disk of another target
-//! ([`RemoteNamespace`]).
+//! ([`FileNamespace`]), memory ([`MemoryNamespace`], [`DirectNamespace`]), or a disk of another
+//! target ([`RemoteNamespace`]).
 //!
 //! * [`wire`]: commands, completions and data structures, to bytes and back.
 //! * [`controller`]: what a target answers, without I/O.
@@ -35,6 +35,6 @@ pub mod wire;
 pub use auth::{AuthFailure, Secret, SecretError};
 pub use error::HostError;
 pub use host::{Host, HostOptions, Multipath, PathInfo, RemoteNamespace, discover};
-pub use namespace::{FileNamespace, Io, MemoryNamespace, Namespace};
+pub use namespace::{DirectNamespace, FileNamespace, Io, MemoryNamespace, Namespace};
 pub use subsystem::Subsystem;
 pub use target::{Queue, Target, Watch};

@@ -1,13 +1,14 @@
 //! A host and a target of this crate.
 
 use std::net::SocketAddr;
+use std::sync::Arc;
 
-use feroce::Device;
 use feroce::cm::Manager;
+use feroce::{Device, Region};
 use feroce_nvme::wire::{Nqn, Status};
 use feroce_nvme::{
-    AuthFailure, FileNamespace, Host, HostError, HostOptions, MemoryNamespace, Namespace, Secret,
-    Subsystem, Target, discover,
+    AuthFailure, DirectNamespace, FileNamespace, Host, HostError, HostOptions, Io, MemoryNamespace,
+    Namespace, Secret, Subsystem, Target, discover,
 };
 
 pub(crate) type Result<T> = std::result::Result<T, Box<dyn std::error::Error>>;
@@ -41,12 +42,68 @@ pub(crate) fn pattern(len: usize, seed: u64) -> Vec<u8> {
 
 #[tokio::test]
 async fn blocks_are_written_and_read() -> Result<()> {
-    let disks = Subsystem::new(nqn("blocks"))
-        .disk(MemoryNamespace::new(4096))
-        .disk(MemoryNamespace::new(100));
-    let at = serve("127.32.1.1", vec![disks])?;
+    write_and_read("127.32.1.1", MemoryNamespace::new(4096)).await
+}
+
+#[tokio::test]
+async fn blocks_move_to_and_from_memory_without_a_copy() -> Result<()> {
+    write_and_read("127.32.15.1", DirectNamespace::new(4096).ok_or("no memory")?).await?;
+    // A disk that refuses to copy.
+    let memory = Region::alloc(64 * 512)?;
+    let disks = Subsystem::new(nqn("direct")).disk(Uncopied(Arc::clone(&memory)));
+    let at = serve("127.32.16.1", vec![disks])?;
+    let options = HostOptions::default();
+    let host = Host::connect(&manager("127.32.16.2")?, at, &nqn("direct"), &options).await?;
+    let disk = host.namespace(1).await?;
+    let data = pattern(16 * 512, 5);
+    disk.write(8, &data).await?;
+    let mut found = vec![0; data.len()];
+    memory.read_at(8 * 512, &mut found)?;
+    assert_eq!(found, data);
+    memory.write_at(8 * 512, &[3; 512])?;
+    disk.read(8, &mut found).await?;
+    assert_eq!((&found[..512], &found[512..]), (&[3; 512][..], &data[512..]));
+    // What is in the capsule is there already, and is copied.
+    assert_eq!(disk.write(0, &[1; 512]).await, Err(Status::INTERNAL));
+    Ok(())
+}
+
+/// A disk in memory that nothing is copied from or to.
+#[derive(Debug)]
+struct Uncopied(Arc<Region>);
+
+impl Namespace for Uncopied {
+    fn blocks(&self) -> u64 {
+        self.0.len() as u64 / 512
+    }
+
+    fn block_size(&self) -> u32 {
+        512
+    }
+
+    fn memory(&self) -> Option<&Arc<Region>> {
+        Some(&self.0)
+    }
+
+    fn read<'a>(&'a self, _: u64, _: &'a mut [u8]) -> Io<'a> {
+        Box::pin(async { Err(Status::INTERNAL) })
+    }
+
+    fn write<'a>(&'a self, _: u64, _: &'a [u8]) -> Io<'a> {
+        Box::pin(async { Err(Status::INTERNAL) })
+    }
+
+    fn flush(&self) -> Io<'_> {
+        Box::pin(async { Ok(()) })
+    }
+}
+
+async fn write_and_read(ip: &str, disk: impl Namespace + 'static) -> Result<()> {
+    let disks = Subsystem::new(nqn("blocks")).disk(disk).disk(MemoryNamespace::new(100));
+    let at = serve(ip, vec![disks])?;
     let options = HostOptions { queues: 3, ..HostOptions::default() };
-    let host = Host::connect(&manager("127.32.1.2")?, at, &nqn("blocks"), &options).await?;
+    let here = ip.replace(".1.1", ".1.2").replace(".15.1", ".15.2");
+    let host = Host::connect(&manager(&here)?, at, &nqn("blocks"), &options).await?;
     assert_eq!((host.queues(), host.namespaces().await?), (3, vec![1, 2]));
     assert_eq!(host.identity().model, "feroce disk");
     let disk = host.namespace(1).await?;

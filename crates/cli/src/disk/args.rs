@@ -54,6 +54,10 @@ pub(crate) struct ServeArgs {
     #[arg(long, value_name = "SIZE",
           value_parser = |text: &str| size::parse(text, &(512..=1_usize << 40)))]
     pub(super) memory: Vec<usize>,
+    /// Move data between hosts and disks in memory without a copy. A block that is read while it is
+    /// written may then be a mixture of the old one and the new one.
+    #[arg(long, requires = "memory")]
+    pub(super) direct: bool,
     /// Where hosts connect: an address, and a port unless it is 4420; may be given more than once.
     #[arg(long, value_name = "ADDRESS", required = true, value_parser = address)]
     pub(super) listen: Vec<SocketAddr>,

@@ -7,7 +7,9 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use feroce::cm::Manager;
-use feroce_nvme::{FileNamespace, MemoryNamespace, Namespace as _, Subsystem, Target, Watch};
+use feroce_nvme::{
+    DirectNamespace, FileNamespace, MemoryNamespace, Namespace as _, Subsystem, Target, Watch,
+};
 use serde_json::json;
 
 use super::args::ServeArgs;
@@ -32,9 +34,13 @@ pub(super) fn run(args: &ServeArgs, json: bool) -> anyhow::Result<()> {
         disks = disks.disk(disk);
     }
     for &size in &args.memory {
-        let disk = MemoryNamespace::new(size / 512);
-        sizes.push(("memory".to_owned(), disk.blocks() * u64::from(disk.block_size())));
-        disks = disks.disk(disk);
+        sizes.push(("memory".to_owned(), size as u64 / 512 * 512));
+        disks = if args.direct {
+            let disk = DirectNamespace::new(size / 512);
+            disks.disk(disk.with_context(|| format!("no memory for a disk of {size} bytes"))?)
+        } else {
+            disks.disk(MemoryNamespace::new(size / 512))
+        };
     }
     disks = args.allow.iter().cloned().fold(disks, Subsystem::allow);
     if let Some(path) = &args.secrets {

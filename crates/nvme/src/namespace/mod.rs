@@ -1,13 +1,18 @@
 //! Disks: what a target serves and what a host gets.
 
+mod direct;
 mod file;
 mod memory;
 
 use std::fmt::Debug;
 use std::pin::Pin;
+use std::sync::Arc;
+
+use feroce::Region;
 
 use crate::wire::Status;
 
+pub use direct::DirectNamespace;
 pub use file::FileNamespace;
 pub use memory::MemoryNamespace;
 
@@ -39,6 +44,13 @@ pub trait Namespace: Debug + Send + Sync {
     /// knew.
     fn generation(&self) -> u64 {
         0
+    }
+
+    /// The memory that has the blocks, one after the other from its beginning, if a target shall
+    /// move data between it and hosts without a copy: [`Namespace::read`] and [`Namespace::write`]
+    /// are not called for that data.
+    fn memory(&self) -> Option<&Arc<Region>> {
+        None
     }
 
     /// Reads blocks, from `lba` on.

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use feroce::cm::{Accepting, ConnParam, Request};
-use feroce::{Cq, Error, Pd, Pool, QpCap, RoutedBuf, Router, Srq};
+use feroce::{Cq, Error, Pd, Pool, QpCap, RoutedBuf, Router, Srq, TransportKind};
 
 use super::association::Shared;
 use super::session::{Session, receive};
@@ -30,6 +30,8 @@ pub struct Queue {
     asked: CmRequest,
     shared: Arc<Shared>,
     slot: QueueSlot,
+    /// Where disks in memory may be registered.
+    pd: Option<Pd>,
 }
 
 /// What the queue pair of a queue is made of.
@@ -80,16 +82,20 @@ impl Queue {
         let reply = CmReply { recv_size: asked.send_size + 1 };
         let offered = request.offered().unwrap_or_default();
         let param = ConnParam { private_data: reply.emit().to_vec(), ..offered };
+        // Over iWARP, bytes are placed before their checksum is known.
+        let transport = request.context().map(|context| context.attr().transport);
+        let places_unchecked = transport == Some(TransportKind::Iwarp);
         let request = request.param(param).pd(&pd).cqs(&cq, &cq).srq(&srq).cap(cap);
         let accepting = request.prepare()?;
-        Ok(Self { accepting, router, srq, receives, data, asked, shared, slot })
+        let pd = (!places_unchecked).then_some(pd);
+        Ok(Self { accepting, router, srq, receives, data, asked, shared, slot, pd })
     }
 
     /// Serves the queue until the host ends it.
     pub async fn serve(self) -> Result<(), Error> {
-        let Self { accepting, router, srq, receives, data, asked, shared, slot } = self;
+        let Self { accepting, router, srq, receives, data, asked, shared, slot, pd } = self;
         let connection = accepting.accept_async().await?;
-        let session = Arc::new(Session::new(connection, router, srq, data, asked, shared));
+        let session = Arc::new(Session::new(connection, router, srq, data, asked, shared, pd));
         let mut tasks = Tasks::default();
         for received in receives {
             tasks.add(receive(Arc::clone(&session), received));

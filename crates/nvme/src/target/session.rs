@@ -1,11 +1,14 @@
 //! Commands of a connected queue.
 
+use std::collections::BTreeMap;
 use std::net::{Ipv4Addr, SocketAddr};
+use std::ops::Range;
 use std::sync::{Arc, Mutex};
 
 use feroce::cm::{CmId, Connection, EventKind};
 use feroce::{
-    Buf, Data, InlineBytes, Pool, Remote, Rkey, RoutedBuf, Router, SendOp, SendWr, Srq, WcStatus,
+    Access, Buf, Data, InlineBytes, Iova, Mr, Pd, Pool, Remote, Rkey, RoutedBuf, Router, SendOp,
+    SendWr, Srq, WcStatus,
 };
 
 use super::association::{Asking, Association, Shared};
@@ -31,6 +34,10 @@ pub(super) struct Session {
     size: u16,
     shared: Arc<Shared>,
     state: Mutex<State>,
+    /// Where disks in memory are registered, unless their data is copied.
+    pd: Option<Pd>,
+    /// Those that were used, by their number.
+    registered: Mutex<BTreeMap<u32, Arc<Mr>>>,
 }
 
 #[derive(Debug, Default)]
@@ -82,12 +89,19 @@ impl Payload<'_> {
     }
 }
 
+/// Data for a host.
+enum Outgoing {
+    Buf(Buf, usize),
+    /// Bytes of a disk in memory.
+    Memory(Arc<Mr>, Range<usize>),
+}
+
 /// What a host gets.
 #[derive(Default)]
 struct Response {
     status: Status,
     result: u64,
-    data: Option<(Buf, usize)>,
+    data: Option<Outgoing>,
     /// A held command that ends before.
     aborts: Option<u16>,
     /// No completion, for now.
@@ -137,6 +151,7 @@ impl Session {
         data: Pool,
         asked: CmRequest,
         shared: Arc<Shared>,
+        pd: Option<Pd>,
     ) -> Self {
         let id = connection.id().clone();
         Self {
@@ -149,6 +164,8 @@ impl Session {
             size: asked.send_size + 1,
             shared,
             state: Mutex::default(),
+            pd,
+            registered: Mutex::default(),
         }
     }
 
@@ -204,7 +221,7 @@ impl Session {
                 check_length(command, bytes.len())?;
                 let mut buf = self.data.take().await;
                 buf[..bytes.len()].copy_from_slice(&bytes);
-                Response { data: Some((buf, bytes.len())), ..Response::default() }
+                Response { data: Some(Outgoing::Buf(buf, bytes.len())), ..Response::default() }
             }
         })
     }
@@ -274,7 +291,7 @@ impl Session {
                 let room = room.ok_or(Status::INVALID_FIELD.do_not_retry())?;
                 room.fill(0);
                 room[..told.len()].copy_from_slice(&told);
-                Ok(Response { data: Some((buf, len)), ..Response::default() })
+                Ok(Response { data: Some(Outgoing::Buf(buf, len)), ..Response::default() })
             }
             _ => Err(required),
         }
@@ -318,13 +335,20 @@ impl Session {
             DiskOp::WriteZeroes => disk.write_zeroes(lba, blocks).await?,
             DiskOp::Read => {
                 check_length(command, len)?;
+                if let Some((mr, place)) = self.registered(command.nsid, disk, checked) {
+                    let data = Some(Outgoing::Memory(mr, place));
+                    return Ok(Response { data, ..Response::default() });
+                }
                 let mut buf = self.data.take().await;
                 disk.read(lba, &mut buf[..len]).await?;
-                return Ok(Response { data: Some((buf, len)), ..Response::default() });
+                let data = Some(Outgoing::Buf(buf, len));
+                return Ok(Response { data, ..Response::default() });
             }
             DiskOp::Write => {
-                let payload = self.fetch(command, len, capsule).await?;
-                disk.write(lba, payload.bytes()).await?;
+                if !self.read_into(command, checked, disk).await? {
+                    let payload = self.fetch(command, len, capsule).await?;
+                    disk.write(lba, payload.bytes()).await?;
+                }
             }
             DiskOp::Compare => {
                 let payload = self.fetch(command, len, capsule).await?;
@@ -344,6 +368,47 @@ impl Session {
             disk.flush().await?;
         }
         Ok(Response::default())
+    }
+
+    /// Reads what a host writes straight into a disk in memory. False if it must be copied: the
+    /// disk is none, or the data is in the capsule or not as long as it must be.
+    async fn read_into(
+        &self,
+        command: &Command,
+        checked: &DiskCommand,
+        disk: &dyn Namespace,
+    ) -> Result<bool, Fault> {
+        let SglKind::Keyed { addr, key, len, .. } = command.sgl.kind() else { return Ok(false) };
+        if (len as usize) < checked.len {
+            return Ok(false);
+        }
+        let Some((mr, place)) = self.registered(command.nsid, disk, checked) else {
+            return Ok(false);
+        };
+        let read = SendOp::Read(Remote { addr, rkey: Rkey(key) });
+        let read = SendWr::new(0, read, mr.data(place));
+        let read = self.router.send(&mut lock(&self.connection), read).map_err(|_| Lost)?;
+        if read.await.status == WcStatus::Success { Ok(true) } else { Err(Fault::Lost) }
+    }
+
+    /// Where the blocks of a command are, if the disk is in memory that may be registered.
+    fn registered(
+        &self,
+        nsid: u32,
+        disk: &dyn Namespace,
+        checked: &DiskCommand,
+    ) -> Option<(Arc<Mr>, Range<usize>)> {
+        let (pd, region) = (self.pd.as_ref()?, disk.memory()?);
+        let start = usize::try_from(checked.lba).ok()?.checked_mul(disk.block_size() as usize)?;
+        let place = start..start.checked_add(checked.len)?;
+        let mut registered = lock(&self.registered);
+        if let Some(mr) = registered.get(&nsid) {
+            return Some((Arc::clone(mr), place));
+        }
+        let mr = pd.register(Arc::clone(region), Iova::Natural, Access::LOCAL_WRITE).ok()?;
+        let mr = Arc::new(mr);
+        registered.insert(nsid, Arc::clone(&mr));
+        Some((mr, place))
     }
 
     /// The data that a host sends with a command: at least `len` bytes, of which the first are
@@ -388,19 +453,30 @@ impl Session {
             self.complete(SendOp::Send, cid, Status::ABORTED, 0).await?;
         }
         let mut op = SendOp::Send;
-        let mut written = None;
+        let (mut written, mut moved) = (None, None);
         if let SglKind::Keyed { addr, key, invalidate, .. } = command.sgl.kind() {
             if invalidate {
                 op = SendOp::SendInv(Rkey(key));
             }
-            if let Some((buf, len)) = response.data {
-                let write = SendOp::Write(Remote { addr, rkey: Rkey(key) });
-                written = Some(self.transfer(write, buf, len)?);
+            let write = SendOp::Write(Remote { addr, rkey: Rkey(key) });
+            match response.data {
+                Some(Outgoing::Buf(buf, len)) => written = Some(self.transfer(write, buf, len)?),
+                Some(Outgoing::Memory(mr, place)) => {
+                    let wr = SendWr::new(0, write, mr.data(place));
+                    let sent = self.router.send(&mut lock(&self.connection), wr);
+                    moved = Some(sent.map_err(|_| Lost)?);
+                }
+                None => {}
             }
         }
         self.complete(op, command.cid, response.status, response.result).await?;
         if let Some(written) = written {
             done(written).await?;
+        }
+        if let Some(moved) = moved
+            && moved.await.status != WcStatus::Success
+        {
+            return Err(Lost);
         }
         Ok(())
     }
