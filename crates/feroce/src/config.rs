@@ -250,7 +250,9 @@ const KEYS: &[Key] = &[
         default: "none",
         help: "faults to inject into received packets, for example \
                `loss=1%,dup=0.1%,reorder=1%:3,delay=50us,seed=7`; over iWARP into streams: \
-               `corrupt`, `cut`, `reset`, `delay`, `rate`",
+               `corrupt`, `cut`, `reset`, `delay`, `rate`. `off` injects none until \
+               `feroce web --control` switches some on; there is no direct access to memory of \
+               other processes either way",
         apply: |s, v| {
             s.fault = Some(v.parse().map_err(|e: FaultParseError| e.to_string())?);
             Ok(())

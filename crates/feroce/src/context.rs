@@ -24,6 +24,7 @@ use crate::device::{Device, DeviceKind};
 use crate::driver::{AsyncQueue, Clock, Driver, Wakes};
 use crate::fabric_port::{self, FabricPort};
 use crate::sigbus::{self, Sigbus};
+use crate::stack::Faults;
 use crate::subnet_port::{self, Joined};
 use crate::summary::Summary;
 use crate::{Backend, Error, Settings, stack, sys};
@@ -210,14 +211,15 @@ impl Context {
         // changes, so they are discarded.
         while engine.poll_event().is_some() {}
         let monitor = monitor_of(&device, has_v1);
-        let (name, is_shared) = (device.name(), registry.is_some());
+        let (name, is_shared, faults) = (device.name(), registry.is_some(), Faults::new(&settings));
         let streams = streams.map(|tcp| stack::streams(tcp, &settings, &clock, name, &log));
         let link = match streams {
             // Layers on packets would see none.
             Some(_) => link,
-            None => stack::build(link, is_shared, &settings, &clock, name, &log)?,
+            None => stack::build(link, is_shared, &settings, &faults, &clock, name, &log)?,
         };
         let driver = Driver::start(engine, link, clock, &device, monitor, wakes)?;
+        driver.set_faults(faults);
         driver.set_streams(streams.transpose()?);
         has_spare_descriptors()?;
         let summary = settings.stats.then(|| Summary::new(device.name()));
@@ -255,9 +257,11 @@ impl Context {
         monitor.first().apply(&mut engine, None);
         // No consumer listens yet, and this is how the port is, not a change of it.
         while engine.poll_event().is_some() {}
-        let link = stack::build(Box::new(link), false, settings, &clock, device.name(), &log)?;
+        let (name, faults) = (device.name(), Faults::new(settings));
+        let link = stack::build(Box::new(link), false, settings, &faults, &clock, name, &log)?;
         let monitor = Some(Monitor::Subnet(monitor));
         let driver = Driver::start(engine, link, clock, &device, monitor, wakes)?;
+        driver.set_faults(faults);
         has_spare_descriptors()?;
         let summary = settings.stats.then(|| Summary::new(device.name()));
         let (registry, iwarp, converts) = (None, None, false);

@@ -12,8 +12,8 @@ use feroce_engine::TransportKind;
 use feroce_engine::iwarp::HandshakeConfig;
 use feroce_link::tcp::{StreamFaults, StreamRecords, TcpLink};
 use feroce_link::{
-    EtherConfig, EtherLink, Fault, FaultConfig, IcrcPolicy, Logger, Pcap, PcapConfig, PcapFile,
-    Probability, RoceLink, Tapped, Trace, TraceFile, UdpConfig, UdpLink, Verified,
+    EtherConfig, EtherLink, Fault, FaultConfig, FaultSwitch, IcrcPolicy, Logger, Pcap, PcapConfig,
+    PcapFile, Probability, RoceLink, Tapped, Trace, TraceFile, UdpConfig, UdpLink, Verified,
 };
 use feroce_local::{HostCarrier, HostLink, Lease, Registry};
 use feroce_train::Framing;
@@ -88,12 +88,7 @@ pub(crate) fn iwarp(settings: &Settings) -> io::Result<Option<HandshakeConfig>> 
     let is_set = |chance: Probability| !chance.is_never();
     let fault = settings.fault.as_ref();
     if settings.engine.transport != TransportKind::Iwarp {
-        if fault.is_some_and(|fault| is_set(fault.cut) || is_set(fault.reset)) {
-            return Err(unsupported(
-                "the faults cut and reset concern TCP connections, and RoCE has packets: leave \
-                 them out, or set `transport` to `iwarp`",
-            ));
-        }
+        fault.map_or(Ok(()), of_roce).map_err(unsupported)?;
         return Ok(None);
     }
     let of_packets =
@@ -121,6 +116,67 @@ pub(crate) fn iwarp(settings: &Settings) -> io::Result<Option<HandshakeConfig>> 
         max_ulpdu: MAX_ULPDU,
         ..HandshakeConfig::default()
     }))
+}
+
+/// Refuses faults that packets cannot have.
+pub(crate) fn of_roce(fault: &FaultConfig) -> Result<(), &'static str> {
+    match fault.cut.is_never() && fault.reset.is_never() {
+        true => Ok(()),
+        false => Err("the faults cut and reset concern TCP connections, and RoCE has packets: \
+                      leave them out, or set `transport` to `iwarp`"),
+    }
+}
+
+/// The faults of an open device.
+#[derive(Clone, Debug, Default)]
+pub(crate) enum Faults {
+    /// There is no layer for them.
+    #[default]
+    Absent,
+    /// Those of streams, which stay as they are.
+    Fixed(FaultConfig),
+    /// Those of packets.
+    Switch(Arc<FaultSwitch>),
+}
+
+impl Faults {
+    /// As the settings say.
+    pub(crate) fn new(settings: &Settings) -> Self {
+        match (&settings.fault, settings.engine.transport) {
+            (None, _) => Self::Absent,
+            (Some(fault), TransportKind::Iwarp) => Self::Fixed(fault.clone()),
+            (Some(fault), _) => Self::Switch(Arc::new(FaultSwitch::new(fault.clone()))),
+        }
+    }
+
+    /// The present ones, unless there is no layer for them.
+    pub(crate) fn get(&self) -> Option<FaultConfig> {
+        match self {
+            Self::Absent => None,
+            Self::Fixed(fault) => Some(fault.clone()),
+            Self::Switch(switch) => Some(switch.get()),
+        }
+    }
+
+    /// Sets others. The error says why that is not possible.
+    pub(crate) fn set(&self, fault: FaultConfig) -> Result<(), &'static str> {
+        match self {
+            Self::Absent => Err(
+                "the device has no fault layer, and processes of this host may reach its memory \
+                 without packets: start the program with FEROCE_FAULT=off, then faults can be \
+                 switched on",
+            ),
+            Self::Fixed(_) => {
+                Err("the faults of iWARP connections are those of the setting `fault`: start the \
+                 program anew with others")
+            }
+            Self::Switch(switch) => {
+                of_roce(&fault)?;
+                switch.set(fault);
+                Ok(())
+            }
+        }
+    }
 }
 
 fn unsupported(text: &str) -> io::Error {
@@ -171,6 +227,7 @@ pub(crate) fn build(
     carrier: Box<dyn HostCarrier>,
     is_shared: bool,
     settings: &Settings,
+    faults: &Faults,
     clock: &Clock,
     device: &str,
     log: &Logger,
@@ -191,8 +248,8 @@ pub(crate) fn build(
         };
         link = Box::new(trace.with_log(log.clone()));
     }
-    if let Some(fault) = &settings.fault {
-        link = Box::new(Fault::new(link, fault));
+    if let Faults::Switch(switch) = faults {
+        link = Box::new(Fault::with_switch(link, Arc::clone(switch)));
     }
     if !is_shared || is_layered(settings) {
         link = Box::new(Verified::new(link, policy(settings)));

@@ -2,9 +2,11 @@
 
 use crate::common::SendOne as _;
 use crate::common::{Got, counter, flat, loopback, packets_of, path, psns, receive, send_of};
-use feroce_link::{Carrier, Fault, FaultConfig, IcrcPolicy, MemoryLink, Verified};
+use feroce_link::{Carrier, Fault, FaultConfig, FaultSwitch, IcrcPolicy, MemoryLink, Verified};
+
 use feroce_train::Instant;
 use proptest::prelude::*;
+use std::sync::Arc;
 
 /// Two ends, the second with faults.
 fn pair(faults: &str) -> (MemoryLink, Verified<Fault<MemoryLink>>) {
@@ -186,4 +188,36 @@ proptest! {
         more.dedup();
         prop_assert_eq!(some, more);
     }
+}
+
+#[test]
+fn faults_are_switched_on_and_off_while_packets_are_on_their_way() {
+    let (mut tx, b) = MemoryLink::pair().expect("a pair");
+    let switch = Arc::new(FaultSwitch::new(FaultConfig::default()));
+    let mut rx = Verified::new(Fault::with_switch(b, Arc::clone(&switch)), IcrcPolicy::Strict);
+    let mut send = |n: u32| {
+        let mut train = send_of(path(loopback(1), loopback(2)), 1, 128, 128);
+        train.bth.psn = train.bth.psn.wrapping_add(n);
+        tx.send_one(Instant::ZERO, &train).expect("sent");
+    };
+    let set = |faults: &str| switch.set(FaultConfig::parse(faults).expect("well written"));
+    send(0);
+    assert_eq!(receive(&mut rx, at_us(0)).len(), 1, "none to begin with");
+    set("loss=100%");
+    send(1);
+    assert_eq!(receive(&mut rx, at_us(1)).len(), 0);
+    assert_eq!(counter(&rx, "fault_lost"), 1);
+    set("delay=50us");
+    send(2);
+    assert_eq!(receive(&mut rx, at_us(10)).len(), 0, "on its way until 60");
+    set("off");
+    send(3);
+    assert_eq!(receive(&mut rx, at_us(20)).len(), 0, "behind the other");
+    assert_eq!(rx.poll_timeout(), Some(at_us(60)));
+    let got = receive(&mut rx, at_us(60));
+    let order: Vec<u32> = psns(&flat(&got)).iter().map(|psn| psn - 0x0010_0000).collect();
+    assert_eq!(order, [2, 3]);
+    send(4);
+    assert_eq!(receive(&mut rx, at_us(61)).len(), 1);
+    assert_eq!((counter(&rx, "fault_lost"), rx.poll_timeout()), (1, None));
 }

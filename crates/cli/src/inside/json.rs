@@ -23,6 +23,7 @@ fn of_device(program: &str, device: &Snapshot) -> Value {
         "counters": device.counters,
         "drops": device.drops,
         "link": device.link,
+        "fault": device.fault,
         "pds": device.pds,
         "mrs": device.mrs,
         "mr_bytes": device.mr_bytes,

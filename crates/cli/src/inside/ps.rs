@@ -16,7 +16,8 @@ Examples:
   feroce --json ps         for programs
 
 A queue pair has a number, a service and a state, the address and number of its peer, requests that
-are not complete (SQ), the round trip time to its peer, and how many bytes may be in flight.";
+are not complete (SQ), the round trip time to its peer, and how many bytes may be in flight. A
+device that was opened with the setting `fault` shows the faults that it injects now.";
 
 /// Options.
 #[derive(Debug, clap::Args)]
@@ -75,6 +76,9 @@ fn show(device: &Snapshot) {
         plural(device.pds, "PD"),
         plural(device.ahs, "AH"),
     );
+    if let Some(fault) = &device.fault {
+        println!("    faults {fault}");
+    }
     let mut rows = Vec::new();
     for qp in &device.qps {
         let number = match qp.qpn.get() {

@@ -16,6 +16,7 @@ use feroce_train::{Instant, LinkCaps, SingleBuf, Train};
 
 use super::streams::Streams;
 use super::{State, WakeOnDrop, Wakes};
+use crate::stack::Faults;
 use crate::watch::PacketLog;
 
 /// Most trains that the driver passes to the link together: a batch for fewer system calls, not a
@@ -39,6 +40,8 @@ pub(crate) struct LinkSide {
     engine_waits: bool,
     /// The streams of a device that speaks iWARP, which has no packets.
     pub(super) streams: Option<Box<Streams>>,
+    /// The faults that the link injects.
+    pub(super) faults: Faults,
     /// Packets of the queue pairs that a process watches, if there are any.
     log: Option<Box<PacketLog>>,
 }
@@ -52,6 +55,7 @@ impl LinkSide {
             gone: 0,
             engine_waits: false,
             streams: None,
+            faults: Faults::default(),
             log: None,
         }
     }

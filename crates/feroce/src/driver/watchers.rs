@@ -1,9 +1,11 @@
 //! What the driver thread tells other processes that look into the device.
 
+use feroce_link::FaultConfig;
 use feroce_train::Instant;
 use feroce_wire::Qpn;
 
 use super::{Driver, clock};
+use crate::stack::Faults;
 use crate::watch::{self, Request};
 
 impl Driver {
@@ -12,6 +14,8 @@ impl Driver {
         let Some(watch) = &self.watch else { return };
         watch.answer(|| {
             let link = self.link_counters();
+            let faults = self.link().faults.get();
+            self.answer_bell();
             let state = self.read(|state| watch::State {
                 device,
                 addresses: state.addresses(),
@@ -19,6 +23,7 @@ impl Driver {
                 counters: state.engine.counters(),
                 drops: *state.engine.drops(),
                 link,
+                fault: faults.map(|fault| fault.to_string()),
                 report: state.engine.report(),
                 connections: state.agent.as_ref().map_or_else(Vec::new, |a| a.connections()),
             });
@@ -26,7 +31,20 @@ impl Driver {
         });
         watch.answer_requests(|request| match request {
             Request::Packets(qpn) => self.packets_of(qpn),
+            Request::Fault(text) => {
+                let parsed = text.parse::<FaultConfig>().map_err(|e| e.to_string());
+                // A thread that receives takes the change from the switch.
+                let faults = self.link().faults.clone();
+                let set = parsed.and_then(|fault| faults.set(fault).map_err(str::to_owned));
+                self.answer_bell();
+                watch::outcome(set)
+            }
         });
+    }
+
+    /// Says which faults the link injects.
+    pub(crate) fn set_faults(&self, faults: Faults) {
+        self.link().faults = faults;
     }
 
     /// The last packets of a queue pair. They are recorded from the first call on.

@@ -24,6 +24,7 @@ use std::os::fd::{AsFd as _, AsRawFd as _, OwnedFd};
 use std::time::{Duration, Instant};
 
 use feroce_engine::{QpCounters, QpState, QpType};
+use feroce_link::FaultConfig;
 use feroce_wire::{Gid, Qpn};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::socket::{
@@ -34,7 +35,7 @@ use nix::unistd::geteuid;
 pub(crate) use listener::Listener;
 pub use packets::{NotComplete, PacketSnapshot, Packets};
 pub(crate) use packets::{PacketLog, refuse};
-pub(crate) use requests::Request;
+pub(crate) use requests::{Request, outcome};
 pub(crate) use text::{State, write};
 
 /// What the names of the sockets begin with.
@@ -82,6 +83,9 @@ pub struct Snapshot {
     pub srqs: u64,
     /// Address handles.
     pub ahs: u64,
+    /// The faults that it injects into what it receives, as
+    /// [`FaultConfig`](crate::FaultConfig) writes them; `None` if it has no layer that could.
+    pub fault: Option<String>,
     /// What requests to it are addressed to.
     socket: String,
 }
@@ -200,6 +204,38 @@ pub fn packets(device: &Snapshot, qpn: Qpn) -> io::Result<Packets> {
         let (pid, name) = (device.pid, &device.device);
         io::Error::new(io::ErrorKind::InvalidData, format!("{name} of process {pid}: {e}"))
     })
+}
+
+/// Switches the faults of a device: it injects `fault` into what it receives from now on.
+///
+/// It must have been opened with the setting `fault`, which may be `off`. Otherwise it has no layer
+/// for faults, and processes of its host may reach its memory without packets, which no fault would
+/// concern: the error says so.
+///
+/// ```
+/// # use feroce::{Device, Settings, watch};
+/// let settings = Settings { fault: Some("off".parse()?), ..Settings::default() };
+/// let context = Device::at(["127.0.0.35".parse()?]).open_with(settings)?;
+/// let ours = |device: &&watch::Snapshot| device.fault.as_deref() == Some("off");
+/// let seen = watch::look()?;
+/// let device = seen.devices.iter().find(ours).expect("it is open");
+/// watch::set_fault(device, &"loss=1%".parse()?)?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub fn set_fault(device: &Snapshot, fault: &FaultConfig) -> io::Result<()> {
+    let text = request(device, &Request::Fault(fault.to_string()))?;
+    let (pid, name) = (device.pid, &device.device);
+    match requests::read_outcome(&text) {
+        Some(Ok(())) => Ok(()),
+        Some(Err(why)) => {
+            let text = format!("{name} of process {pid}: {why}");
+            Err(io::Error::new(io::ErrorKind::Unsupported, text))
+        }
+        None => {
+            let text = format!("{name} of process {pid}: {NotComplete}");
+            Err(io::Error::new(io::ErrorKind::InvalidData, text))
+        }
+    }
 }
 
 /// Sends a request to a device, and waits for the answer.

@@ -27,12 +27,31 @@ const MAX_REQUEST: usize = 4096;
 pub(crate) enum Request {
     /// The last packets of a queue pair.
     Packets(Qpn),
+    /// Other faults.
+    Fault(String),
+}
+
+/// The answer to a request that changes something.
+pub(crate) fn outcome(outcome: Result<(), String>) -> String {
+    match outcome {
+        Ok(()) => "done\n".to_owned(),
+        Err(why) => format!("refused\t{}\n", why.replace('\n', " ")),
+    }
+}
+
+/// Reads such an answer; `None` if it is not complete.
+pub(super) fn read_outcome(text: &str) -> Option<Result<(), String>> {
+    match text.strip_suffix('\n')?.split_once('\t') {
+        None => (text == "done\n").then_some(Ok(())),
+        Some((kind, why)) => (kind == "refused").then(|| Err(why.to_owned())),
+    }
 }
 
 impl Request {
     pub(super) fn text(&self) -> String {
         match self {
             Self::Packets(qpn) => format!("packets\t{}", qpn.get()),
+            Self::Fault(text) => format!("fault\t{text}"),
         }
     }
 
@@ -40,6 +59,7 @@ impl Request {
         let (kind, rest) = std::str::from_utf8(text).ok()?.split_once('\t')?;
         match kind {
             "packets" => Some(Self::Packets(Qpn::new(rest.parse().ok()?))),
+            "fault" => Some(Self::Fault(rest.to_owned())),
             _ => None,
         }
     }
@@ -133,6 +153,14 @@ mod tests {
     fn requests_are_read_as_they_were_written_and_others_are_not() {
         let request = Request::Packets(Qpn::new(0x123));
         assert_eq!(Request::parse(request.text().as_bytes()), Some(request));
+        let request = Request::Fault("loss=1%".to_owned());
+        assert_eq!(Request::parse(request.text().as_bytes()), Some(request));
+        for said in [Ok(()), Err("no\tlayer".to_owned())] {
+            assert_eq!(read_outcome(&outcome(said.clone())), Some(said));
+        }
+        for wrong in ["", "done", "refused", "refused\n", "a\tb\n"] {
+            assert_eq!(read_outcome(wrong), None);
+        }
         for wrong in [b"".as_slice(), b"packets", b"packets\t", b"packets\tx", b"\xff\t1", b"a\tb"]
         {
             assert_eq!(Request::parse(wrong), None);

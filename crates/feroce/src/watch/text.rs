@@ -27,6 +27,7 @@ pub(crate) struct State<'a> {
     pub(crate) counters: Counters,
     pub(crate) drops: DropCounters,
     pub(crate) link: Vec<(&'static str, u64)>,
+    pub(crate) fault: Option<String>,
     pub(crate) report: Report,
     pub(crate) connections: Vec<ConnectionSnapshot>,
 }
@@ -51,6 +52,7 @@ pub(crate) fn write(state: &State<'_>) -> String {
     ] {
         line(format_args!("{kind}\t{value}"));
     }
+    state.fault.iter().for_each(|fault| line(format_args!("fault\t{fault}")));
     for (name, value) in report.totals.iter() {
         line(format_args!("total\t{name}\t{value}"));
     }
@@ -122,6 +124,7 @@ pub(super) fn parse(text: &str) -> Option<Snapshot> {
             "device" => seen.device = rest.to_owned(),
             "age_ns" => seen.age_ns = rest.parse().ok()?,
             "address" => seen.addresses.push(gid_of(rest.parse().ok()?)),
+            "fault" => seen.fault = Some(rest.to_owned()),
             "mrs" => seen.mrs = rest.parse().ok()?,
             "mr_bytes" => seen.mr_bytes = rest.parse().ok()?,
             "pds" => seen.pds = rest.parse().ok()?,
@@ -220,6 +223,7 @@ mod tests {
             counters: Counters { sent_pkts: 44, ..Counters::default() },
             drops: DropCounters { drop_unknown_qp: 2, ..DropCounters::default() },
             link: vec![("fault_lost", 8)],
+            fault: Some("loss=1%".to_owned()),
             report: Report {
                 totals: QpCounters { served: 70, ..QpCounters::default() },
                 qps: vec![qp, unconnected],
@@ -244,7 +248,7 @@ mod tests {
         let state = state();
         let seen = parse(&write(&state)).expect("complete");
         assert_eq!((seen.device.as_str(), seen.age_ns, seen.mr_bytes), ("fe0", 12, 4096));
-        assert_eq!(seen.addresses, state.addresses);
+        assert_eq!((&seen.addresses, &seen.fault), (&state.addresses, &state.fault));
         assert_eq!(seen.totals, state.report.totals);
         assert_eq!(seen.counters["sent_pkts"], 44);
         assert_eq!((seen.drops["drop_unknown_qp"], seen.link["fault_lost"]), (2, 8));

@@ -59,7 +59,7 @@ impl FromStr for Probability {
 
 /// What should happen to received packets. Nothing, by default.
 ///
-/// Written as `key=value` with commas between, in any order:
+/// Written as `off`, or as `key=value` with commas between, in any order:
 ///
 /// | key | value | meaning |
 /// |---|---|---|
@@ -134,6 +134,9 @@ impl FaultConfig {
     /// Reads a list of faults; see the type for how they are written.
     pub fn parse(text: &str) -> Result<Self, FaultParseError> {
         let mut config = Self::default();
+        if text.trim() == "off" {
+            return Ok(config);
+        }
         let mut seen = Vec::new();
         for item in text.split(',').map(str::trim).filter(|item| !item.is_empty()) {
             let fail = |why| FaultParseError { item: item.to_owned(), why };
@@ -203,7 +206,7 @@ impl FromStr for FaultConfig {
 /// What [`FaultConfig::parse`] reads.
 impl fmt::Display for FaultConfig {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let mut list = List { f, first: true };
+        let mut list = List { f: &mut *f, first: true };
         let chances = [
             ("loss", self.loss),
             ("dup", self.duplicate),
@@ -230,6 +233,9 @@ impl fmt::Display for FaultConfig {
         }
         if self.seed != 0 {
             list.item(format_args!("seed={}", self.seed))?;
+        }
+        if list.first {
+            return f.write_str("off");
         }
         Ok(())
     }
@@ -377,7 +383,8 @@ mod tests {
             "loss=1%,dup=0.1%,corrupt=0.01%,reorder=1%:3,delay=50us~20us,rate=10Gbit:262144B,seed=7"
         );
         assert_eq!("".parse(), Ok(FaultConfig::default()));
-        assert_eq!(FaultConfig::default().to_string(), "");
+        assert_eq!("off".parse(), Ok(FaultConfig::default()));
+        assert_eq!(FaultConfig::default().to_string(), "off");
         let spaced = FaultConfig::parse(" loss = 0.25 , rate=1.5 mbit/s:1MB,delay=0~1ms,");
         let spaced = spaced.expect("spaces are fine");
         assert_eq!(spaced.loss, Probability::from_ppb(250_000_000));

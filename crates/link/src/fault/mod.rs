@@ -7,8 +7,10 @@
 
 mod config;
 mod shaper;
+mod switch;
 
 use std::io;
+use std::sync::Arc;
 
 use fastrand::Rng;
 use feroce_train::{Instant, RxTrain, Single, Train};
@@ -17,6 +19,7 @@ use crate::icrc::part;
 use crate::{Carrier, Control, LinkCounters, forward_to_inner, impl_layer};
 pub use config::{FaultConfig, FaultParseError, Probability};
 use shaper::Shaper;
+pub use switch::FaultSwitch;
 
 /// Loses, duplicates, damages, reorders, delays and slows down received packets.
 ///
@@ -26,18 +29,38 @@ pub struct Fault<C> {
     inner: C,
     is_harmless: bool,
     injector: Injector,
+    switch: Arc<FaultSwitch>,
+    /// How often the switch was set when the faults were taken from it.
+    changes: u64,
 }
 
 impl<C: Carrier> Fault<C> {
     /// Disturbs what `inner` receives.
     pub fn new(inner: C, config: &FaultConfig) -> Self {
+        Self::with_switch(inner, Arc::new(FaultSwitch::new(config.clone())))
+    }
+
+    /// Disturbs what `inner` receives as `switch` says, which may change.
+    pub fn with_switch(inner: C, switch: Arc<FaultSwitch>) -> Self {
+        let (changes, config) = (switch.changes(), switch.get());
         let injector = Injector {
             config: config.clone(),
             dice: Dice::new(config.seed),
-            shaper: Shaper::new(config),
+            shaper: Shaper::new(&config),
             counters: Counters::default(),
         };
-        Self { inner, is_harmless: config.is_harmless(), injector }
+        Self { inner, is_harmless: config.is_harmless(), injector, switch, changes }
+    }
+
+    /// Takes other faults from the switch.
+    #[cold]
+    fn follow(&mut self) {
+        self.changes = self.switch.changes();
+        let config = self.switch.get();
+        self.is_harmless = config.is_harmless();
+        self.injector.dice = Dice::new(config.seed);
+        self.injector.shaper.follow(&config);
+        self.injector.config = config;
     }
 }
 
@@ -192,7 +215,10 @@ impl<C: Carrier> Carrier for Fault<C> {
         budget: usize,
         sink: &mut dyn FnMut(&RxTrain<'_>),
     ) -> io::Result<usize> {
-        if self.is_harmless {
+        if self.changes != self.switch.changes() {
+            self.follow();
+        }
+        if self.is_harmless && self.injector.shaper.is_empty() {
             return self.inner.receive(now, budget, sink);
         }
         let injector = &mut self.injector;

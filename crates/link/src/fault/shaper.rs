@@ -87,6 +87,19 @@ impl Shaper {
         }
     }
 
+    /// Other faults, for packets that arrive from now on.
+    pub(super) fn follow(&mut self, config: &FaultConfig) {
+        let new = Self::new(config);
+        let (held, late) = (std::mem::take(&mut self.held), std::mem::take(&mut self.late));
+        let (held_bytes, counters) = (self.held_bytes, self.counters);
+        *self = Self { held, held_bytes, late, counters, ..new };
+    }
+
+    /// Whether no packet waits.
+    pub(super) fn is_empty(&self) -> bool {
+        self.held.is_empty() && self.late.is_empty()
+    }
+
     /// Takes packets that arrived: passes them on now, or keeps them.
     pub(super) fn enter(
         &mut self,
@@ -95,7 +108,9 @@ impl Shaper {
         is_late: bool,
         sink: &mut dyn FnMut(&RxTrain<'_>),
     ) {
-        if (self.delay_ns, self.jitter_ns, self.rate_bps) == (0, 0, 0) {
+        let is_prompt = (self.delay_ns, self.jitter_ns, self.rate_bps) == (0, 0, 0);
+        // Packets that a delay has held since before it was switched off stay in front.
+        if is_prompt && self.held.is_empty() {
             return self.leave(now, train, is_late, sink);
         }
         if (self.jitter_ns, self.rate_bps) == (0, 0) {

@@ -47,6 +47,8 @@ pub(super) struct Row {
     pub(super) pid: u32,
     pub(super) program: String,
     pub(super) device: String,
+    /// The faults of the device.
+    pub(super) fault: Option<String>,
     /// How many queue pairs a device has.
     pub(super) count: usize,
     pub(super) qp: Option<QpSnapshot>,
@@ -221,6 +223,7 @@ impl Row {
             pid: device.pid,
             program: program.to_owned(),
             device: device.device.clone(),
+            fault: device.fault.clone(),
             count: device.qps.len(),
             qp: None,
             out_bits: 0.0,

@@ -36,7 +36,7 @@ const fn column(
     Shown { name, width, sort, cell }
 }
 
-const DEVICES: [Shown; 10] = [
+const DEVICES: [Shown; 11] = [
     column("PID", Constraint::Length(8), Some(Column::Pid), |row| row.pid.to_string()),
     column("PROGRAM", Constraint::Length(16), None, |row| row.program.clone()),
     column("DEVICE", Constraint::Min(10), None, |row| row.device.clone()),
@@ -47,6 +47,7 @@ const DEVICES: [Shown; 10] = [
     IN_BITS,
     IN_MESSAGES,
     RETRANSMISSIONS,
+    column("FAULTS", Constraint::Fill(1), None, |row| row.fault.clone().unwrap_or_default()),
 ];
 
 const QPS: [Shown; 13] = [
