@@ -1,6 +1,8 @@
 //! `feroce fabric`: commands to a fabric, what they refuse, and programs of ours on its hosts.
 
 use std::fs;
+use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+use std::net::TcpStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::thread::park_timeout;
@@ -252,4 +254,43 @@ fn fabrics_run_side_by_side_and_a_program_hears_of_the_end_of_its_own() {
         .expect("it starts");
     let said = String::from_utf8_lossy(&late.stderr);
     assert!(!late.status.success() && said.contains("feroce fabric up"), "{said}");
+}
+
+#[test]
+fn the_page_shows_the_fabrics_that_run() {
+    let place = Place::new("web");
+    let mut command = place.command(&["--json", "web"]);
+    let mut web = command.stdout(Stdio::piped()).spawn().expect("feroce starts");
+    let mut line = String::new();
+    let stdout = web.stdout.as_mut().expect("piped");
+    BufReader::new(stdout).read_line(&mut line).expect("a line");
+    let url = serde_json::from_str::<Value>(&line).expect("JSON")["url"].clone();
+    let url = url.as_str().expect("an address").strip_prefix("http://").expect("HTTP").to_owned();
+    let (authority, path) = url.split_once('/').expect("a path");
+    let fabrics = || {
+        let mut stream = TcpStream::connect(authority).expect("it listens");
+        write!(stream, "GET /{path}look.json HTTP/1.1\r\n\r\n").expect("it reads");
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).expect("text");
+        let (_, body) = answer.split_once("\r\n\r\n").expect("a head and a body");
+        serde_json::from_str::<Value>(body).expect("JSON")["fabrics"].clone()
+    };
+    let before = fabrics();
+    let fabric = place.up("web", LOT);
+    let during = fabrics();
+    let port = during[0]["status"]["ports"][0]["port"].as_str().expect("a name");
+    fabric.done(&["link", port, "down"]);
+    let cut = fabrics();
+    drop(fabric);
+    let after = fabrics();
+    web.kill().expect("our child");
+    web.wait().expect("our child");
+    assert_eq!((&before, &after), (&serde_json::json!([]), &serde_json::json!([])));
+    assert_eq!(during[0]["kind"], "ethernet");
+    let ports = |seen: &Value| seen[0]["status"]["ports"].as_array().expect("a list").clone();
+    assert_eq!(during[0]["status"]["hosts"].as_array().map(Vec::len), Some(4));
+    let fields = ["port", "peer", "queued", "queue_max", "pauses", "paused_us", "rate_bps"];
+    assert!(ports(&during).iter().all(|port| fields.iter().all(|key| !port[*key].is_null())));
+    let is_up = |ports: Vec<Value>| ports.iter().all(|port| port["is_up"] == true);
+    assert!(is_up(ports(&during)) && !is_up(ports(&cut)), "{cut}");
 }

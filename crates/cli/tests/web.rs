@@ -27,7 +27,13 @@ impl Drop for Running {
 
 /// A server of `feroce rping`, which has a device open.
 fn rping(address: &str) -> Running {
+    rping_with(address, None)
+}
+
+/// The same with faults.
+fn rping_with(address: &str, fault: Option<&str>) -> Running {
     let mut command = feroce(&["rping", "-s", "-P", "-a", address]);
+    command.envs(fault.map(|fault| ("FEROCE_FAULT", fault)));
     let mut child = command.stderr(Stdio::piped()).spawn().expect("feroce starts");
     let mut line = String::new();
     BufReader::new(child.stderr.as_mut().expect("piped")).read_line(&mut line).expect("readable");
@@ -98,7 +104,9 @@ fn who_knows_the_address_sees_the_devices_and_nobody_else() {
     let web = Web::start(&[&pid.to_string()]);
     assert_eq!(web.token.len(), 32);
     assert!(web.page("").contains("<script type=\"module\" src=\"page.js\">"));
-    for asset in ["page.js", "charts.js", "ladder.js", "page.css", "icon.svg"] {
+    for asset in
+        ["page.js", "charts.js", "fabric.js", "faults.js", "ladder.js", "page.css", "icon.svg"]
+    {
         assert!(!web.page(asset).is_empty(), "{asset}");
     }
     let client = feroce(&["rping", "-c", "-a", "127.96.1.1", "-C", "20"]).output();
@@ -161,7 +169,8 @@ fn bad_clients_are_refused_and_others_are_served_meanwhile() {
     half.write_all(b"GET / HT").expect("it reads");
     let status = |answer: &str| answer.split(' ').nth(1).unwrap_or_default().to_owned();
     assert_eq!(status(&web.say(b"\x16\x03\x01\x02\x00\x01\x00\xff\xff\r\n\r\n")), "400");
-    assert_eq!(status(&web.say(b"POST / HTTP/1.1\r\nContent-Length: 5\r\n\r\nhello")), "405");
+    assert_eq!(status(&web.say(b"PUT / HTTP/1.1\r\nContent-Length: 5\r\n\r\nhello")), "405");
+    assert_eq!(status(&web.say(b"POST / HTTP/1.1\r\nContent-Length: 5\r\n\r\nhello")), "403");
     let long = [b"GET /".as_slice(), &[b'a'; 16 << 10]].concat();
     assert_eq!(status(&web.say(&long)), "431");
     let many = format!("GET / HTTP/1.1\r\n{}\r\n", "x: y\r\n".repeat(200));
@@ -216,6 +225,131 @@ fn the_last_packets_of_a_queue_pair_are_shown_while_a_client_asks_for_them() {
     for wrong in ["?pid=1&device=x&qpn=1", &format!("?pid={pid}&device=x&qpn=1")] {
         let refusal = ask(wrong)["packets"]["refusal"].as_str().map(str::to_owned);
         assert_eq!(refusal.as_deref(), Some("the queue pair does not exist any more"), "{wrong}");
+    }
+}
+
+/// A collector: takes a request, answers it, and returns its head and what it says.
+#[cfg(feature = "otlp")]
+fn collect(listener: &std::net::TcpListener, status: &str) -> (String, Value) {
+    let (mut stream, _) = listener.accept().expect("a client");
+    let mut reader = BufReader::new(stream.try_clone().expect("a copy"));
+    let mut head = String::new();
+    while !head.ends_with("\r\n\r\n") {
+        assert!(reader.read_line(&mut head).expect("text") > 0, "{head}");
+    }
+    let len =
+        head.lines().find_map(|line| line.strip_prefix("Content-Length: ")).expect("a length");
+    let mut body = vec![0; len.parse().expect("a number")];
+    reader.read_exact(&mut body).expect("all of it");
+    let answer = format!("HTTP/1.1 {status}\r\nContent-Length: 2\r\n\r\n{{}}");
+    stream.write_all(answer.as_bytes()).expect("it reads");
+    (head, serde_json::from_slice(&body).expect("JSON"))
+}
+
+#[test]
+#[cfg(feature = "otlp")]
+fn a_collector_gets_the_metrics_as_opentelemetry_writes_them() {
+    let server = rping("127.96.1.7");
+    let pid = server.0.id().to_string();
+    let client = feroce(&["rping", "-c", "-a", "127.96.1.7", "-C", "20"]).output();
+    assert!(client.expect("feroce starts").status.success());
+    let listener = std::net::TcpListener::bind(("127.0.0.1", 0)).expect("a port");
+    let url = format!("http://{}", listener.local_addr().expect("its address"));
+    let _web = Web::start(&["--otlp", &url, "--otlp-interval", "0.1", &pid]);
+    collect(&listener, "503 Service Unavailable");
+    // It goes on although the collector has refused.
+    let (head, request) = collect(&listener, "200 OK");
+    assert!(head.starts_with("POST /v1/metrics HTTP/1.1\r\n"), "{head}");
+    assert!(head.contains("\r\nContent-Type: application/json\r\n"), "{head}");
+    let resource = &request["resourceMetrics"][0];
+    let name = &resource["resource"]["attributes"][0];
+    let expected =
+        serde_json::json!({ "key": "service.name", "value": { "stringValue": "feroce" } });
+    assert_eq!(*name, expected);
+    let metrics = resource["scopeMetrics"][0]["metrics"].as_array().expect("a list");
+    let metric = |name: &str| metrics.iter().find(|m| m["name"] == name).expect(name);
+    let requests = &metric("feroce_requests")["sum"];
+    assert_eq!(
+        (&requests["isMonotonic"], &requests["aggregationTemporality"]),
+        (&true.into(), &2.into())
+    );
+    // 64-bit numbers are text.
+    let number = |value: &Value| value.as_str().expect("text").parse::<u64>().expect("a number");
+    let points = requests["dataPoints"].as_array().expect("a list");
+    let all: u64 = points.iter().map(|point| number(&point["asInt"])).sum();
+    assert!(all >= 60, "{requests}");
+    let attributes = points[0]["attributes"].as_array().expect("a list");
+    let process = serde_json::json!({ "key": "pid", "value": { "stringValue": pid } });
+    assert!(attributes.contains(&process), "{attributes:?}");
+    assert!(number(&points[0]["timeUnixNano"]) > number(&points[0]["startTimeUnixNano"]));
+    let round_trip = &metric("feroce_longest_round_trip_seconds")["gauge"]["dataPoints"][0];
+    assert!(round_trip["asDouble"].is_f64(), "{round_trip}");
+    assert_eq!(metric("feroce_request_bytes")["unit"], "By");
+}
+
+/// Sends a request to change something, and returns the status and what is said.
+fn post(web: &Web, path: &str) -> (u16, String) {
+    let request = format!("POST /{}/{path} HTTP/1.1\r\nContent-Length: 0\r\n\r\n", web.token);
+    let answer = web.say(request.as_bytes());
+    let (head, body) = answer.split_once("\r\n\r\n").expect("a head and a body");
+    (head.split(' ').nth(1).expect("a status").parse().expect("a number"), body.to_owned())
+}
+
+#[test]
+fn faults_are_switched_in_a_running_device_where_that_is_allowed() {
+    let server = rping_with("127.96.1.5", Some("off"));
+    let pid = server.0.id().to_string();
+    let change = |fault: &str| format!("fault?pid={pid}&device=feroce%40127.96.1.5&fault={fault}");
+    let fault_of = |web: &Web, pid: &str| {
+        let seen: Value = serde_json::from_str(&web.page("look.json")).expect("JSON");
+        let devices = seen["devices"].as_array().expect("a list");
+        let pid: u32 = pid.parse().expect("a number");
+        let device = devices.iter().find(|device| device["pid"] == pid).expect("it is open");
+        (device["fault"].clone(), device["link"]["fault_lost"].clone(), seen["control"].clone())
+    };
+    let ping = || {
+        let client = feroce(&["rping", "-c", "-a", "127.96.1.5", "-C", "200"]).output();
+        assert!(client.expect("feroce starts").status.success());
+    };
+
+    let web = Web::start(&[&pid]);
+    let (status, why) = post(&web, &change("loss=10%25"));
+    assert_eq!(status, 403, "{why}");
+    assert!(why.contains("feroce web --control"), "{why}");
+    assert_eq!(fault_of(&web, &pid), ("off".into(), 0.into(), false.into()), "nothing happened");
+
+    let plain = rping("127.96.1.6");
+    let plain_pid = plain.0.id().to_string();
+    let web = Web::start(&["--control", &pid, &plain_pid]);
+    ping();
+    assert_eq!(fault_of(&web, &pid), ("off".into(), 0.into(), true.into()), "none is lost yet");
+    let (status, said) = post(&web, &change("loss=10%25,seed=3"));
+    assert_eq!((status, said.as_str()), (200, r#"{"fault":"loss=10%,seed=3"}"#));
+    ping();
+    let (fault, lost, _) = fault_of(&web, &pid);
+    assert_eq!(fault, "loss=10%,seed=3");
+    assert!(lost.as_u64() > Some(0), "{lost}");
+    let shown = feroce(&["ps", &pid]).output().expect("feroce starts");
+    let shown = String::from_utf8_lossy(&shown.stdout);
+    assert!(shown.contains("    faults loss=10%,seed=3\n"), "{shown}");
+    assert_eq!(post(&web, &change("off")).0, 200);
+    let lost = fault_of(&web, &pid).1;
+    ping();
+    assert_eq!(fault_of(&web, &pid), ("off".into(), lost, true.into()), "none is lost any more");
+
+    let plain_change = format!("fault?pid={plain_pid}&device=feroce%40127.96.1.6&fault=loss=1%25");
+    let (status, why) = post(&web, &plain_change);
+    assert!(status == 409 && why.contains("FEROCE_FAULT=off"), "{status} {why}");
+    assert_eq!(fault_of(&web, &plain_pid).0, Value::Null);
+    for (path, status, part) in [
+        (change("bogus=1"), 400, "there are loss, dup"),
+        (change("cut=1%25"), 409, "TCP connections"),
+        ("fault?pid=1".to_owned(), 400, "expected ?pid="),
+        ("fault?pid=1&device=x&fault=off".to_owned(), 404, "not open any more"),
+        ("look.json".to_owned(), 404, "nothing to change"),
+    ] {
+        let (got, why) = post(&web, &path);
+        assert!(got == status && why.contains(part), "{path}: {got} {why}");
     }
 }
 

@@ -71,6 +71,9 @@ const MAX_PACKETS: usize = 4096;
 /// How often a thread without packets to write checks that the reader is still there.
 const LOOK: Duration = Duration::from_millis(100);
 
+/// How long a fabric may take to answer.
+const PATIENCE: Duration = Duration::from_secs(5);
+
 /// Listens for commands. The result has them, and `wake` is written for each.
 pub(super) fn listen(path: &Path, wake: &Arc<EventFd>) -> anyhow::Result<Receiver<Order>> {
     let listener = UnixListener::bind(path).with_context(|| path.display().to_string())?;
@@ -126,11 +129,18 @@ pub(super) fn command(
         }
         _ => anyhow!("{}: {e}", path.display()),
     })?;
+    // A fabric that is stopped does not answer.
+    stream.set_read_timeout(Some(PATIENCE))?;
     serde_json::to_writer(&stream, command)?;
     (&stream).write_all(b"\n")?;
     let mut reader = BufReader::new(stream);
     let mut line = String::new();
-    reader.read_line(&mut line)?;
+    reader.read_line(&mut line).map_err(|e| match e.kind() {
+        io::ErrorKind::WouldBlock => anyhow!("the fabric {name} does not answer: is it stopped?"),
+        _ => e.into(),
+    })?;
+    // Packets may be rare.
+    reader.get_ref().set_read_timeout(None)?;
     if line.is_empty() {
         bail!("the fabric {name} ended meanwhile");
     }

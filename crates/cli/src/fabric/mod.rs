@@ -14,7 +14,7 @@ mod pump;
 mod report;
 mod run;
 mod serve;
-mod status;
+pub(crate) mod status;
 mod subnet;
 mod up;
 

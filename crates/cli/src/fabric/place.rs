@@ -63,6 +63,11 @@ impl Place {
         self.directory.join("log")
     }
 
+    /// Whether a fabric listens there.
+    pub(super) fn is_running(&self) -> bool {
+        UnixStream::connect(self.control_socket()).is_ok()
+    }
+
     /// Gives a command to the fabric.
     pub(super) fn command(
         &self,

@@ -10,6 +10,7 @@ use super::place::Place;
 use super::report::Status;
 use super::subnet::SubnetStatus;
 use serde::Serialize;
+use serde_json::{Value, json};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -45,6 +46,19 @@ fn print<T: Display + Serialize>(status: &T, json: bool) -> anyhow::Result<()> {
 pub(super) enum AnyStatus {
     Ethernet(Box<Status>),
     InfiniBand(Box<SubnetStatus>),
+}
+
+/// What every fabric of this user that runs says, as JSON: `kind` is `ethernet` or `infiniband`,
+/// and `status` what `feroce --json fabric status` prints. For one that does not answer, `error`
+/// says why.
+pub(crate) fn all() -> Vec<Value> {
+    let places = Place::all().unwrap_or_default().into_iter().filter(Place::is_running);
+    let found = places.map(|place| match fetch_any(&place) {
+        Ok(AnyStatus::Ethernet(status)) => json!({ "kind": "ethernet", "status": status }),
+        Ok(AnyStatus::InfiniBand(status)) => json!({ "kind": "infiniband", "status": status }),
+        Err(e) => json!({ "kind": "unknown", "name": place.name(), "error": format!("{e:#}") }),
+    });
+    found.collect()
 }
 
 /// Asks the fabric.

@@ -1,4 +1,5 @@
-//! As much of HTTP/1.1 as a page of one user needs: a request without a body on each connection.
+//! As much of HTTP/1.1 as a page of one user needs: a request on each connection, whose body is not
+//! looked at.
 //! `httparse` parses. Length, number of headers and time are bounded, so that a process that may
 //! connect but does not know the token costs a thread for some seconds at most.
 
@@ -30,6 +31,8 @@ pub(super) struct Request {
     pub(super) accept: Option<String>,
     /// Whether only the headers of the answer are wanted.
     pub(super) is_head: bool,
+    /// Whether it is to change something.
+    pub(super) is_post: bool,
 }
 
 impl Request {
@@ -71,6 +74,7 @@ pub(super) enum Status {
     BadRequest,
     Forbidden,
     NotFound,
+    Conflict,
     MethodNotAllowed,
     TooLarge,
     Failed,
@@ -84,6 +88,7 @@ impl Status {
             Self::BadRequest => "400 Bad Request",
             Self::Forbidden => "403 Forbidden",
             Self::NotFound => "404 Not Found",
+            Self::Conflict => "409 Conflict",
             Self::MethodNotAllowed => "405 Method Not Allowed",
             Self::TooLarge => "431 Request Header Fields Too Large",
             Self::Failed => "500 Internal Server Error",
@@ -135,7 +140,7 @@ pub(super) fn serve(
 /// Writes an answer.
 pub(super) fn write(mut stream: impl Write, response: &Response, is_head: bool) -> io::Result<()> {
     let Response { status, content_type, body } = response;
-    let allow = if *status == Status::MethodNotAllowed { "Allow: GET, HEAD\r\n" } else { "" };
+    let allow = if *status == Status::MethodNotAllowed { "Allow: GET, HEAD, POST\r\n" } else { "" };
     let head = format!(
         "HTTP/1.1 {}\r\nContent-Type: {content_type}\r\nContent-Length: {}\r\n{allow}{}\r\n",
         status.line(),
@@ -194,11 +199,12 @@ fn parse(head: &[u8]) -> Option<Result<Request, Response>> {
         }
         Err(e) => return Some(Err(Response::refusal(Status::BadRequest, &e.to_string()))),
     }
-    let is_head = match parsed.method {
-        Some("GET") => false,
-        Some("HEAD") => true,
+    let (is_head, is_post) = match parsed.method {
+        Some("GET") => (false, false),
+        Some("HEAD") => (true, false),
+        Some("POST") => (false, true),
         _ => {
-            let why = "only GET and HEAD are answered";
+            let why = "only GET, HEAD and POST are answered";
             return Some(Err(Response::refusal(Status::MethodNotAllowed, why)));
         }
     };
@@ -210,7 +216,7 @@ fn parse(head: &[u8]) -> Option<Result<Request, Response>> {
         std::str::from_utf8(found.value).ok().map(str::to_owned)
     };
     let (authorization, accept) = (header("authorization"), header("accept"));
-    Some(Ok(Request { path, query, authorization, accept, is_head }))
+    Some(Ok(Request { path, query, authorization, accept, is_head, is_post }))
 }
 
 #[cfg(test)]
@@ -249,7 +255,7 @@ mod tests {
     #[test]
     fn what_is_no_request_is_refused_and_nothing_is_read_for_ever() {
         assert_eq!(status_of(b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03"), Status::BadRequest);
-        assert_eq!(status_of(b"POST / HTTP/1.1\r\n\r\n"), Status::MethodNotAllowed);
+        assert_eq!(status_of(b"PUT / HTTP/1.1\r\n\r\n"), Status::MethodNotAllowed);
         let long = [b"GET /".as_slice(), &vec![b'a'; MAX_HEAD * 2]].concat();
         assert_eq!(status_of(&long), Status::TooLarge);
         let many = format!("GET / HTTP/1.1\r\n{}\r\n", "a: b\r\n".repeat(MAX_HEADERS + 1));

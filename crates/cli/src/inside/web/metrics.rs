@@ -34,10 +34,10 @@ impl Format {
 }
 
 /// A metric: its name, whether it only grows, and what it is.
-struct Family(&'static str, Kind, &'static str);
+pub(super) struct Family(pub(super) &'static str, pub(super) Kind, pub(super) &'static str);
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Kind {
+pub(super) enum Kind {
     Counter,
     Gauge,
 }
@@ -110,14 +110,39 @@ const GAUGES: [Gauge; 6] = [
 /// Counters of one device, by name.
 type Counters = fn(&Snapshot) -> &BTreeMap<String, u64>;
 
+/// What distinguishes samples of a metric: names and values.
+pub(super) type Labels = Vec<(&'static str, String)>;
+
+/// A number of a sample.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub(super) enum Number {
+    Whole(u64),
+    Real(f64),
+}
+
+/// Where metrics go: a family, and then its samples.
+pub(super) trait Output {
+    fn family(&mut self, family: &Family);
+    fn sample(&mut self, family: &Family, labels: Labels, value: Number);
+}
+
 /// Writes all metrics.
 pub(super) fn write(look: &Look, format: Format) -> String {
     let mut text = Text { text: String::new(), format };
+    visit(look, &mut text);
+    if format == Format::OpenMetrics {
+        text.text.push_str("# EOF\n");
+    }
+    text.text
+}
+
+/// Hands all metrics to `out`.
+pub(super) fn visit(look: &Look, out: &mut impl Output) {
     for (name, family) in &TOTALS {
-        text.family(family);
+        out.family(family);
         for device in &look.devices {
             let value = device.totals.iter().find(|(n, _)| n == name).map_or(0, |(_, v)| v);
-            text.sample(family, &labels(look, device), value);
+            out.sample(family, labels(look, device), Number::Whole(value));
         }
     }
     let by_name: [(&Family, &str, &str, Counters); 3] = [
@@ -126,47 +151,42 @@ pub(super) fn write(look: &Look, format: Format) -> String {
         (&LINK, "event", "", |device| &device.link),
     ];
     for (family, label, prefix, counters) in by_name {
-        text.family(family);
+        out.family(family);
         for device in &look.devices {
             for (name, value) in counters(device) {
                 let name = name.strip_prefix(prefix).unwrap_or(name);
-                let labels = format!("{},{label}=\"{}\"", labels(look, device), escaped(name));
-                text.sample(family, &labels, *value);
+                let more = [(label, name.to_owned())];
+                out.sample(family, with(look, device, more), Number::Whole(*value));
             }
         }
     }
     for (family, value) in &GAUGES {
-        text.family(family);
+        out.family(family);
         for device in &look.devices {
-            text.sample(family, &labels(look, device), value(device));
+            out.sample(family, labels(look, device), Number::Whole(value(device)));
         }
     }
-    text.family(&QPS);
+    out.family(&QPS);
     for device in &look.devices {
         let kinds = device.qps.iter().map(|qp| (qp_type(qp).to_owned(), qp_state(qp)));
         for ((qp_type, state), n) in counted(kinds) {
-            let of = labels(look, device);
-            text.sample(&QPS, &format!("{of},type=\"{qp_type}\",state=\"{state}\""), n);
+            let more = [("type", qp_type), ("state", state)];
+            out.sample(&QPS, with(look, device, more), Number::Whole(n));
         }
     }
-    text.family(&CONNECTIONS);
+    out.family(&CONNECTIONS);
     for device in &look.devices {
         for (state, n) in counted(device.connections.iter().map(|c| c.state.clone())) {
-            let of = labels(look, device);
-            text.sample(&CONNECTIONS, &format!("{of},state=\"{}\"", escaped(&state)), n);
+            out.sample(&CONNECTIONS, with(look, device, [("state", state)]), Number::Whole(n));
         }
     }
-    text.family(&ROUND_TRIP);
+    out.family(&ROUND_TRIP);
     for device in &look.devices {
         let longest = device.qps.iter().map(|qp| qp.rtt_ns).max().unwrap_or(0);
-        text.sample(&ROUND_TRIP, &labels(look, device), longest as f64 / 1e9);
+        out.sample(&ROUND_TRIP, labels(look, device), Number::Real(longest as f64 / 1e9));
     }
-    text.family(&UNANSWERED);
-    text.sample(&UNANSWERED, "", look.silent.len());
-    if format == Format::OpenMetrics {
-        text.text.push_str("# EOF\n");
-    }
-    text.text
+    out.family(&UNANSWERED);
+    out.sample(&UNANSWERED, Vec::new(), Number::Whole(look.silent.len() as u64));
 }
 
 /// How many there are of each.
@@ -177,13 +197,21 @@ fn counted<T: Ord>(all: impl Iterator<Item = T>) -> BTreeMap<T, u64> {
 }
 
 /// The labels of a device.
-fn labels(look: &Look, device: &Snapshot) -> String {
-    format!(
-        "pid=\"{}\",program=\"{}\",device=\"{}\"",
-        device.pid,
-        escaped(look.program(device)),
-        escaped(&device.device)
-    )
+fn labels(look: &Look, device: &Snapshot) -> Labels {
+    vec![
+        ("pid", device.pid.to_string()),
+        ("program", look.program(device).to_owned()),
+        ("device", device.device.clone()),
+    ]
+}
+
+/// The labels of a device, and more.
+fn with<const N: usize>(
+    look: &Look,
+    device: &Snapshot,
+    more: [(&'static str, String); N],
+) -> Labels {
+    labels(look, device).into_iter().chain(more).collect()
 }
 
 fn escaped(value: &str) -> String {
@@ -195,7 +223,7 @@ struct Text {
     format: Format,
 }
 
-impl Text {
+impl Output for Text {
     fn family(&mut self, Family(name, kind, help): &Family) {
         let (kind, suffix) = match kind {
             Kind::Counter if self.format == Format::Prometheus => ("counter", "_total"),
@@ -207,10 +235,19 @@ impl Text {
         let _ = writeln!(self.text, "# TYPE {name}{suffix} {kind}");
     }
 
-    fn sample(&mut self, Family(name, kind, _): &Family, labels: &str, value: impl ToString) {
+    fn sample(&mut self, Family(name, kind, _): &Family, labels: Labels, value: Number) {
         let suffix = if *kind == Kind::Counter { "_total" } else { "" };
-        let labels = if labels.is_empty() { String::new() } else { format!("{{{labels}}}") };
-        let _ = writeln!(self.text, "{name}{suffix}{labels} {}", value.to_string());
+        let labels: Vec<String> =
+            labels.iter().map(|(key, value)| format!("{key}=\"{}\"", escaped(value))).collect();
+        let labels = match labels.is_empty() {
+            true => String::new(),
+            false => format!("{{{}}}", labels.join(",")),
+        };
+        let value = match value {
+            Number::Whole(value) => value.to_string(),
+            Number::Real(value) => value.to_string(),
+        };
+        let _ = writeln!(self.text, "{name}{suffix}{labels} {value}");
     }
 }
 

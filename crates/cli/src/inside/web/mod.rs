@@ -6,6 +6,8 @@
 
 mod http;
 mod metrics;
+#[cfg(feature = "otlp")]
+mod otlp;
 
 use std::fs;
 use std::io::{Read as _, Write as _};
@@ -16,10 +18,11 @@ use std::process::ExitCode;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use anyhow::{Context as _, bail, ensure};
-use feroce::{Qpn, watch};
+use feroce::{FaultConfig, Qpn, watch};
 use serde_json::{Value, json};
 
 use super::{Look, json, packets};
+use crate::fabric;
 use http::{Request, Response, Status};
 use metrics::Format;
 
@@ -28,11 +31,16 @@ Examples:
   feroce web                       prints the address of the page: open it in a browser
   feroce web ib_write_bw           the devices of one program; or of a process, device or address
   feroce web --port 9471 --token-file ~/.feroce-token  an address that stays, for Prometheus
+  feroce web --control             the page can also switch faults on and off
 
 The page shows which queue pairs talk to which, how much, how fast, and what goes wrong; click on a
-queue pair to see its last packets. It needs no network. The server listens on 127.0.0.1; the secret
-in the address keeps other users of this machine out. Prometheus finds the same numbers at /metrics,
-with the content of the token file as its bearer token; docs/grafana.json is a dashboard for them.";
+queue pair to see its last packets. A fabric that runs (`feroce fabric up`) is drawn with its queues
+and pauses. The page needs no network. The server listens on 127.0.0.1; the secret in the address
+keeps other users of this machine out. Prometheus finds the same numbers at /metrics, with the
+content of the token file as its bearer token; docs/grafana.json is a dashboard for them.
+
+Faults (loss=1%,delay=1ms) can be switched in devices that were opened with the setting `fault`,
+which may be `off`: FEROCE_FAULT=off PROGRAM. Other devices have no layer for faults.";
 
 /// Most clients that are served at the same time. Others are told to come again.
 const MOST_CLIENTS: usize = 32;
@@ -41,11 +49,13 @@ const MOST_CLIENTS: usize = 32;
 const TOKEN_DIGITS: usize = 32;
 
 /// Files of the page: name, type, content.
-const ASSETS: [(&str, &str, &str); 6] = [
+const ASSETS: [(&str, &str, &str); 8] = [
     ("", "text/html; charset=utf-8", include_str!("assets/page.html")),
     ("page.css", "text/css; charset=utf-8", include_str!("assets/page.css")),
     ("page.js", "text/javascript; charset=utf-8", include_str!("assets/page.js")),
     ("charts.js", "text/javascript; charset=utf-8", include_str!("assets/charts.js")),
+    ("fabric.js", "text/javascript; charset=utf-8", include_str!("assets/fabric.js")),
+    ("faults.js", "text/javascript; charset=utf-8", include_str!("assets/faults.js")),
     ("ladder.js", "text/javascript; charset=utf-8", include_str!("assets/ladder.js")),
     ("icon.svg", "image/svg+xml", include_str!("assets/icon.svg")),
 ];
@@ -63,6 +73,17 @@ pub(crate) struct Args {
     /// File with the secret of the address; it is made if it does not exist
     #[arg(long, value_name = "FILE")]
     token_file: Option<PathBuf>,
+    /// Let the page switch faults of devices on and off; without it the page changes nothing
+    #[arg(long)]
+    control: bool,
+    /// Also send metrics to an OpenTelemetry collector: http://HOST:PORT (OTLP over HTTP, JSON)
+    #[cfg(feature = "otlp")]
+    #[arg(long, value_name = "URL")]
+    otlp: Option<otlp::Collector>,
+    /// How often to send them
+    #[cfg(feature = "otlp")]
+    #[arg(long, value_name = "SECONDS", default_value = "10", value_parser = super::stat::seconds)]
+    otlp_interval: std::time::Duration,
 }
 
 pub(crate) fn run(args: &Args, json: bool) -> anyhow::Result<ExitCode> {
@@ -79,13 +100,22 @@ pub(crate) fn run(args: &Args, json: bool) -> anyhow::Result<ExitCode> {
         false => writeln!(out, "{url}\nOpen it in a browser; Ctrl-C ends it.")?,
     }
     out.flush()?;
-    Site { what: args.what.clone(), token }.serve(&listener)
+    #[cfg(feature = "otlp")]
+    if let Some(collector) = args.otlp.clone() {
+        let (what, interval) = (args.what.clone(), args.otlp_interval);
+        std::thread::Builder::new().name("otlp".to_owned()).spawn(move || {
+            otlp::send_forever(&collector, interval, || Look::quiet(&what));
+        })?;
+    }
+    Site { what: args.what.clone(), token, control: args.control }.serve(&listener)
 }
 
 /// What is served.
 struct Site {
     what: Vec<String>,
     token: String,
+    /// Whether clients may change anything.
+    control: bool,
 }
 
 impl Site {
@@ -123,6 +153,9 @@ impl Site {
                  printed",
             );
         };
+        if request.is_post {
+            return self.change(name, request);
+        }
         if let Some((_, content_type, text)) = ASSETS.iter().find(|(asset, ..)| *asset == name) {
             return Response::ok(content_type, *text);
         }
@@ -130,6 +163,8 @@ impl Site {
         let found = match name {
             "look.json" => look().map(|look| {
                 let mut seen = json!({ "devices": json::all(&look), "silent": look.silent });
+                seen["fabrics"] = fabric::status::all().into();
+                seen["control"] = self.control.into();
                 seen["packets"] = packets_of(&look, request).into();
                 Response::ok("application/json", seen.to_string())
             }),
@@ -140,6 +175,41 @@ impl Site {
             _ => return Response::refusal(Status::NotFound, "there is no such page"),
         };
         found.unwrap_or_else(|e| Response::refusal(Status::Failed, &format!("{e:#}")))
+    }
+
+    /// A client wants to change something.
+    fn change(&self, name: &str, request: &Request) -> Response {
+        if !self.control {
+            return Response::refusal(
+                Status::Forbidden,
+                "this server changes nothing: start it with `feroce web --control`",
+            );
+        }
+        if name != "fault" {
+            return Response::refusal(Status::NotFound, "there is nothing to change: try fault");
+        }
+        let (Some((pid, device)), Some(fault)) = (device_of(request), request.value("fault"))
+        else {
+            let why = "expected ?pid=PID&device=NAME&fault=FAULTS";
+            return Response::refusal(Status::BadRequest, why);
+        };
+        let fault = match fault.parse::<FaultConfig>() {
+            Ok(fault) => fault,
+            Err(e) => return Response::refusal(Status::BadRequest, &e.to_string()),
+        };
+        let look = match Look::quiet(&self.what) {
+            Ok(look) => look,
+            Err(e) => return Response::refusal(Status::Failed, &format!("{e:#}")),
+        };
+        let Some(device) = look.devices.iter().find(|d| d.pid == pid && d.device == device) else {
+            return Response::refusal(Status::NotFound, "the device is not open any more");
+        };
+        match watch::set_fault(device, &fault) {
+            Ok(()) => {
+                Response::ok("application/json", json!({ "fault": fault.to_string() }).to_string())
+            }
+            Err(e) => Response::refusal(Status::Conflict, &e.to_string()),
+        }
     }
 
     /// What a client that knows the token asks for: `/TOKEN/NAME`, or `/NAME` with the token as
@@ -163,8 +233,7 @@ impl Site {
 
 /// The packets of the queue pair that a request names, if it names one.
 fn packets_of(look: &Look, request: &Request) -> Option<Value> {
-    let pid: u32 = request.value("pid")?.parse().ok()?;
-    let name = request.value("device")?;
+    let (pid, name) = device_of(request)?;
     let qpn = Qpn::new(request.value("qpn")?.parse().ok()?);
     let device = look.devices.iter().find(|device| device.pid == pid && device.device == name);
     let Some(device) = device.filter(|device| device.qps.iter().any(|qp| qp.qpn == qpn)) else {
@@ -174,6 +243,11 @@ fn packets_of(look: &Look, request: &Request) -> Option<Value> {
         Ok(found) => packets::json(&found),
         Err(e) => json!({ "refusal": e.to_string(), "steps": [] }),
     })
+}
+
+/// The device that a request names: its process and its name.
+fn device_of(request: &Request) -> Option<(u32, String)> {
+    Some((request.value("pid")?.parse().ok()?, request.value("device")?))
 }
 
 /// Tells a client beyond the limit to come again, without waiting for it.
@@ -228,7 +302,7 @@ mod tests {
     use super::*;
 
     fn asked(path: &str, authorization: Option<&str>) -> Option<String> {
-        let site = Site { what: Vec::new(), token: "5ecre7".to_owned() };
+        let site = Site { what: Vec::new(), token: "5ecre7".to_owned(), control: false };
         let authorization = authorization.map(str::to_owned);
         let request = Request { path: path.to_owned(), authorization, ..Request::default() };
         site.asked_for(&request).map(str::to_owned)

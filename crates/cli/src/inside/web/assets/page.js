@@ -2,6 +2,8 @@
 // Nothing is asked while the page is hidden.
 
 import { chart, duration, scaled, topology } from "./charts.js";
+import { showFabrics } from "./fabric.js";
+import { showFaults } from "./faults.js";
 import { ladder } from "./ladder.js";
 
 const INTERVAL_MS = 1000;
@@ -234,6 +236,8 @@ function showDevices(devices, rates) {
     ["Process", (device) => `${device.pid} ${device.program}`],
     ["Device", (device) => device.device],
     ["Addresses", (device) => device.addresses.filter((ip) => ip !== "::").join(", ")],
+    ["Faults", (device) => (device.fault === null ? "–"
+      : [device.fault, device.fault === "off" ? "" : "state-bad"])],
     ["Open for", (device) => duration(device.age_ns), true],
     ["Out", (device) => scaled(rates.get(keyOf(device)).out, "b/s"), true],
     ["In", (device) => scaled(rates.get(keyOf(device)).in, "b/s"), true],
@@ -291,10 +295,12 @@ function show(seen) {
   showSummary(devices, all);
   showTopology(devices, rates);
   showCharts(now);
+  showFabrics(byId("fabrics"), seen.fabrics);
   showQps(devices, rates);
   showPackets(devices, seen.packets);
   showEvents(devices);
   showDevices(devices, rates);
+  showFaults(devices, seen.control);
   before = new Map(devices.map((device) => [keyOf(device), device]));
   if (silent.length > 0) notice(`No answer from process ${silent.join(", ")}: is it stopped?`);
   else if (devices.length > 0) notice("");
