@@ -84,7 +84,7 @@ pub struct Snapshot {
     /// Address handles.
     pub ahs: u64,
     /// The faults that it injects into what it receives, as
-    /// [`FaultConfig`](crate::FaultConfig) writes them; `None` if it has no layer that could.
+    /// [`FaultConfig`] writes them; `None` if it has no layer that could.
     pub fault: Option<String>,
     /// What requests to it are addressed to.
     socket: String,
