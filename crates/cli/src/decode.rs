@@ -83,6 +83,8 @@ struct Counts {
     roce: u64,
     bad_icrc: u64,
     cut: u64,
+    /// Packets that were marked by congestion.
+    marked: u64,
     broken: u64,
     /// Messages of iWARP, and those that are wrong.
     iwarp: u64,
@@ -96,6 +98,7 @@ impl Counts {
             format!("{} packets, {} RoCE, {} bad ICRC", self.packets, self.roce, self.bad_icrc);
         for (count, what) in [
             (self.cut, "cut"),
+            (self.marked, "marked by congestion"),
             (self.broken, "malformed"),
             (self.iwarp, "iWARP messages"),
             (self.bad_iwarp, "wrong iWARP messages"),
@@ -118,6 +121,7 @@ impl Counts {
                 self.roce += 1;
                 self.bad_icrc += u64::from(roce.icrc == IcrcState::Bad);
                 self.cut += u64::from(roce.icrc == IcrcState::Unknown);
+                self.marked += u64::from(roce.is_marked);
             }
             View::Other { why: NotRoce::Broken(_), .. } => self.broken += 1,
             View::Other { .. } => {}
@@ -134,7 +138,7 @@ pub(crate) fn run(args: &Args, json: bool) -> anyhow::Result<ExitCode> {
     let file = match opened {
         Ok(file) => file,
         Err(e) => {
-            eprintln!("feroce: cannot open {}: {e}", args.file.display());
+            eprintln!("feroce: cannot open the capture {}: {e}", args.file.display());
             return Ok(ExitCode::from(2));
         }
     };
@@ -330,7 +334,7 @@ impl<'a> Printer<'a> {
             Form::Json => {
                 let summary = json!({ "summary": {
                     "packets": counts.packets, "roce": counts.roce, "bad_icrc": counts.bad_icrc,
-                    "cut": counts.cut, "malformed": counts.broken, "shown": counts.shown,
+                    "cut": counts.cut, "ecn_marked": counts.marked, "malformed": counts.broken, "shown": counts.shown,
                     "iwarp": counts.iwarp, "bad_iwarp": counts.bad_iwarp,
                     "damage": damage, "requests": self.analysis.json(),
                     "findings": self.findings() } });
@@ -342,7 +346,10 @@ impl<'a> Printer<'a> {
             }
             Form::Ladder(..) => {}
         }
-        let file = self.args.file.display();
+        let file = match self.args.file.as_os_str() == "-" {
+            true => "standard input".to_owned(),
+            false => self.args.file.display().to_string(),
+        };
         let is_nothing = damage.is_some() && counts.packets == 0;
         if !matches!(self.form, Form::Json) && !is_nothing {
             writeln!(self.out, "{}", counts.text())?;

@@ -168,3 +168,34 @@ fn output_that_is_no_terminal_has_no_escapes() {
         assert!(!args.contains(&"--ascii") || output.is_ascii());
     }
 }
+
+#[test]
+fn marks_of_congestion_are_shown_and_counted() {
+    let file = capture("crafted_ce_marked");
+    let said = text(&decode(&["--ascii"], &file));
+    assert!(said.contains("CE: marked by congestion"), "{said}");
+    assert!(said.contains(", 1 marked by congestion\n"), "{said}");
+    let said = text(&decode(&["--summary"], &file));
+    assert!(said.contains(" marked by congestion on the way (CE or FECN)"), "{said}");
+    let json = text(&decode(&["--json"], &file));
+    let objects: Vec<Value> =
+        json.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect();
+    let (summary, packets) = objects.split_last().expect("lines");
+    let marked = packets.iter().filter(|packet| packet["ecn"] == "CE").count();
+    assert!(marked > 0, "{json}");
+    assert_eq!(summary["summary"]["ecn_marked"], marked);
+}
+
+#[test]
+fn standard_input_is_a_capture_too() {
+    let run = |file: std::process::Stdio| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_feroce"));
+        command.args(["decode", "-"]).stdin(file).output().expect("feroce runs")
+    };
+    let file = std::fs::File::open(capture("rc_pingpong")).expect("the capture");
+    let piped = run(file.into());
+    assert_eq!(text(&piped), text(&decode(&[], &capture("rc_pingpong"))));
+    let empty = run(std::process::Stdio::null());
+    let said = String::from_utf8_lossy(&empty.stderr);
+    assert_eq!(said, "feroce: cannot read standard input: it is empty\n");
+}

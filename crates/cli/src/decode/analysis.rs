@@ -36,6 +36,8 @@ pub(super) struct Fact {
     /// Bytes that it asks for, if it is a READ.
     pub(super) reads: Option<u32>,
     pub(super) syndrome: Option<Syndrome>,
+    /// It was marked by congestion on its way.
+    pub(super) is_marked: bool,
 }
 
 impl Fact {
@@ -62,6 +64,7 @@ impl Fact {
             is_awaited: bth.ack_req || (op.is_request() && !op.is_send() && !op.is_write()),
             reads: packet.exts.reth.filter(|_| is_read).map(|reth| reth.len),
             syndrome: packet.exts.aeth.map(|aeth| aeth.syndrome),
+            is_marked: false,
         })
     }
 }

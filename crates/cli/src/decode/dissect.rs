@@ -90,6 +90,8 @@ pub(crate) struct Carried<'a> {
     pub(crate) framing: &'static str,
     /// Its VLAN.
     pub(crate) vlan: Option<u16>,
+    /// Its ECN field; `None` if its network header has none.
+    pub(crate) ecn: Option<u8>,
     /// UDP source port, if there is one.
     pub(crate) udp_sport: Option<u16>,
     /// The packet from its base transport header to its padding, as far as it is in the record.
@@ -196,12 +198,13 @@ fn ipv4(bytes: &[u8]) -> Result<Vec<Carried<'_>>, NotRoce> {
     }
     let len = usize::from(header.total_len).saturating_sub(header.wire_len());
     let (src, dst) = (Ipv4Addr::from(header.src), Ipv4Addr::from(header.dst));
-    udp((src.into(), dst.into()), body, len, |udp, index| {
+    let packets = udp((src.into(), dst.into()), body, len, |udp, index| {
         // GSO increments the IPv4 identification for each packet that it cuts out of a
         // segmented send, so the packet at `index` has the first identification plus `index`.
         let (id, total_len) = (header.id.wrapping_add(index), udp.len + header.wire_len() as u16);
         Net::V4(Ipv4 { id, total_len, ..header }, udp)
-    })
+    })?;
+    Ok(with_ecn(packets, header.ecn))
 }
 
 fn ipv6(bytes: &[u8]) -> Result<Vec<Carried<'_>>, NotRoce> {
@@ -212,9 +215,15 @@ fn ipv6(bytes: &[u8]) -> Result<Vec<Carried<'_>>, NotRoce> {
     }
     let (src, dst) = (Ipv6Addr::from(header.src), Ipv6Addr::from(header.dst));
     let len = usize::from(header.payload_len);
-    udp((src.into(), dst.into()), body, len, |udp, _| {
+    let packets = udp((src.into(), dst.into()), body, len, |udp, _| {
         Net::V6(Ipv6 { payload_len: udp.len, ..header }, udp)
-    })
+    })?;
+    Ok(with_ecn(packets, header.ecn))
+}
+
+fn with_ecn(mut packets: Vec<Carried<'_>>, ecn: u8) -> Vec<Carried<'_>> {
+    packets.iter_mut().for_each(|packet| packet.ecn = Some(ecn));
+    packets
 }
 
 /// Parses a UDP datagram of `len` bytes by the IP header, of which `bytes` are in the record. `net`
@@ -291,6 +300,7 @@ fn erf(bytes: &[u8]) -> Result<Carried<'_>, NotRoce> {
         dst,
         framing: "InfiniBand",
         vlan: None,
+        ecn: None,
         udp_sport: None,
         transport: frame.transport,
         wire_len: frame.transport.len(),
@@ -324,6 +334,7 @@ fn sealed<'a>(prefix: &IcrcPrefix, bytes: &'a [u8], len: usize) -> Result<Carrie
         dst: Ipv4Addr::UNSPECIFIED.into(),
         framing: "RoCEv2",
         vlan: None,
+        ecn: None,
         udp_sport: None,
         transport,
         wire_len,

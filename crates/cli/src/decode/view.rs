@@ -14,6 +14,9 @@ use super::tcp::{Flows, Found};
 use crate::style::Ink;
 use crate::words;
 
+/// The ECN field of a packet that met congestion.
+const CONGESTION_EXPERIENCED: u8 = 3;
+
 /// A record.
 #[derive(Debug)]
 pub(crate) enum View {
@@ -53,6 +56,9 @@ pub(crate) struct Roce {
     pub(crate) payload_len: usize,
     /// Whether the ICRC is right.
     pub(crate) icrc: IcrcState,
+    /// A switch or router on the way was congested and marked it: by the ECN field, or, where
+    /// there is none, by the FECN bit.
+    pub(crate) is_marked: bool,
     /// What the analysis has to know; none if the opcode means nothing.
     pub(super) fact: Option<Fact>,
     label: String,
@@ -195,11 +201,18 @@ impl Roce {
             Err(_) => return Err(NotRoce::Broken("the packet ends inside its headers")),
         };
         let payload_len = payload_len(&packet, carried);
+        let is_marked = match carried.ecn {
+            Some(ecn) => ecn == CONGESTION_EXPERIENCED,
+            None => packet.bth.fecn,
+        };
         let mut details: Vec<String> = Vec::new();
         let is_mad = matches!(packet.bth.dest_qp, feroce::Qpn::QP0 | feroce::Qpn::QP1);
         let message = if is_mad { mad::describe(packet.payload) } else { None };
         details.extend(message.clone());
         details.extend(words::notes(&packet));
+        if carried.ecn == Some(CONGESTION_EXPERIENCED) {
+            details.push("CE: marked by congestion".to_owned());
+        }
         details.extend(carried.vlan.map(|vlan| format!("VLAN {vlan}")));
         if carried.framing == "RoCEv1" {
             details.push(carried.framing.to_owned());
@@ -214,7 +227,9 @@ impl Roce {
             operation: operation(&packet),
             payload_len,
             icrc: carried.icrc,
-            fact: Fact::new(&packet, (carried.src, carried.dst), payload_len, (number, time_ns)),
+            is_marked,
+            fact: Fact::new(&packet, (carried.src, carried.dst), payload_len, (number, time_ns))
+                .map(|fact| Fact { is_marked, ..fact }),
             label: words::label(&packet, payload_len),
             source_qp: packet.exts.deth.map(|deth| deth.src_qp.get()),
             details,
@@ -271,6 +286,16 @@ impl Roce {
     }
 }
 
+/// The name of a value of the ECN field.
+fn ecn_name(ecn: u8) -> &'static str {
+    match ecn & 3 {
+        0 => "Not-ECT",
+        1 => "ECT(1)",
+        2 => "ECT(0)",
+        _ => "CE",
+    }
+}
+
 /// A packet of which only the base transport header can be decoded.
 fn base_only(transport: &[u8]) -> Result<Packet<'_>, NotRoce> {
     let (bth, _) = feroce::wire::Bth::parse(transport)
@@ -323,6 +348,9 @@ fn object(
         if let Some(value) = value {
             map.insert(key.to_owned(), json!(value));
         }
+    }
+    if let Some(ecn) = carried.ecn {
+        map.insert("ecn".to_owned(), json!(ecn_name(ecn)));
     }
     map.append(&mut words::json(packet, payload_len));
     if let Some(message) = message {

@@ -47,6 +47,21 @@ pub(super) fn of(stream: &Stream) -> Vec<String> {
             _ => format!("{name}: {packets} not in the capture"),
         });
     }
+    if stream.marks > 0 {
+        let packets = counted(stream.packets, "packet");
+        found.push(format!(
+            "{name}: {} of {packets} marked by congestion on the way (CE or FECN){}",
+            stream.marks,
+            match stream.notifications {
+                0 => ", and the capture has no notification (CNP) that tells the sender",
+                _ => "",
+            }
+        ));
+    }
+    if stream.answer_marks > 0 {
+        let answers = counted(stream.answer_marks, "answer");
+        found.push(format!("{name}: {answers} marked by congestion on the way back (CE or FECN)"));
+    }
     if stream.notifications > 0 {
         let times = counted(stream.notifications, "notification");
         found.push(format!("{name}: {times} of congestion (CNP) slowed the sender down"));
@@ -125,6 +140,7 @@ pub(super) fn json(stream: &Stream) -> Value {
         "gbps": gbps(stream), "answer_ns": latency, "sent_again": stream.sent_again,
         "timeouts": stream.timeouts, "sequence_naks": stream.missing_naks,
         "rnr_naks": stream.not_ready_naks, "unanswered": unanswered, "gaps": stream.gaps,
-        "cnps": stream.notifications, "is_refused": stream.refusal.is_some(),
+        "cnps": stream.notifications, "ecn_marks": stream.marks,
+        "answer_ecn_marks": stream.answer_marks, "is_refused": stream.refusal.is_some(),
     })
 }

@@ -75,6 +75,9 @@ pub(super) struct Stream {
     pub(super) missing_naks: u64,
     pub(super) not_ready_naks: u64,
     pub(super) notifications: u64,
+    /// Requests, and answers, that were marked by congestion on their way.
+    pub(super) marks: u64,
+    pub(super) answer_marks: u64,
     /// Packets that are not in the capture.
     pub(super) gaps: u64,
     pub(super) refusal: Option<Refusal>,
@@ -105,6 +108,8 @@ impl Stream {
             missing_naks: 0,
             not_ready_naks: 0,
             notifications: 0,
+            marks: 0,
+            answer_marks: 0,
             gaps: 0,
             refusal: None,
         }
@@ -126,6 +131,7 @@ impl Stream {
         let silence =
             self.last_ns.zip(fact.time_ns).map_or(0, |(last, now)| now.saturating_sub(last));
         self.packets += 1;
+        self.marks += u64::from(fact.is_marked);
         self.last_ns = fact.time_ns.or(self.last_ns);
         if fact.service == Service::Ud {
             self.bytes += fact.payload_len as u64;
@@ -189,6 +195,7 @@ impl Stream {
             self.notifications += 1;
             return None;
         }
+        self.answer_marks += u64::from(fact.is_marked);
         self.last_ns = fact.time_ns.or(self.last_ns);
         let is_old = self.answered.is_some_and(|answered| fact.psn.is_before(answered));
         match fact.syndrome {
