@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 use std::task::{self, Poll};
+use std::time::Duration;
 
 use feroce_engine::{CqId, Cqe, Notify};
 use feroce_wire::Qpn;
@@ -11,10 +12,14 @@ use crate::backend::{CqSide, either, map_either};
 use crate::busy_poll::{BusyPoll, LOOK_NS, Step};
 use crate::channel::CompChannel;
 use crate::context::Context;
+use crate::deadline::Deadline;
 use crate::life::Life;
 
 /// How often an empty queue is polled before a waiting thread goes to sleep.
 const SPINS: u32 = 200;
+
+/// Room that a full vector gets for completions.
+const ROOM: usize = 16;
 
 /// A completion queue. Cheap to clone; all clones are the same queue.
 ///
@@ -116,9 +121,13 @@ impl Cq {
         either!(self.side(), cq => cq.take_one())
     }
 
-    /// Takes completions until `into` is full or there are none; returns how many.
+    /// Takes completions until `into` is full or there are none; returns how many. A vector that
+    /// has no room gets room for 16.
     #[doc(alias = "ibv_poll_cq")]
     pub fn poll(&self, into: &mut Vec<Cqe>) -> usize {
+        if into.len() == into.capacity() {
+            into.reserve_exact(ROOM);
+        }
         self.poll_each(into.capacity() - into.len(), |cqe| into.push(cqe))
     }
 
@@ -133,17 +142,41 @@ impl Cq {
     /// queues which share a channel should wait on the channel instead.
     pub fn wait(&self) -> Result<Cqe, Error> {
         loop {
+            if let Some(cqe) = self.wait_until(Deadline::NONE)? {
+                return Ok(cqe);
+            }
+        }
+    }
+
+    /// Waits for a completion as [`Cq::wait`] does, and at most for `time`; `None` if there was none.
+    ///
+    /// ```
+    /// # let context = feroce::Device::at(["127.0.0.38".parse()?]).open()?;
+    /// let cq = context.create_cq(16)?;
+    /// let none = cq.wait_timeout(std::time::Duration::from_millis(1))?; // nothing was posted
+    /// assert!(none.is_none());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn wait_timeout(&self, time: Duration) -> Result<Option<Cqe>, Error> {
+        self.wait_until(Deadline::after(time))
+    }
+
+    fn wait_until(&self, deadline: Deadline) -> Result<Option<Cqe>, Error> {
+        loop {
             for _ in 0..SPINS {
                 if let Some(cqe) = self.poll_one() {
-                    return Ok(cqe);
+                    return Ok(Some(cqe));
                 }
                 std::hint::spin_loop();
             }
             self.notify(Notify::Next);
             if let Some(cqe) = self.poll_one() {
-                return Ok(cqe);
+                return Ok(Some(cqe));
             }
-            self.inner.channel.wait(None)?;
+            if deadline.is_over() {
+                return Ok(None);
+            }
+            self.inner.channel.wait(deadline.wait_ms())?;
         }
     }
 

@@ -44,6 +44,7 @@ pub mod cm;
 mod config;
 mod context;
 mod cq;
+mod deadline;
 mod device;
 mod driver;
 mod error;

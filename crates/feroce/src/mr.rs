@@ -1,6 +1,6 @@
 //! Registered memory, and windows onto it.
 
-use std::ops::Range;
+use std::ops::{Bound, Range, RangeBounds};
 use std::sync::Arc;
 
 use feroce_engine::{Data, RecvWr, Remote, Sge, SgeList};
@@ -202,24 +202,62 @@ impl Mr {
         self.part.is_empty()
     }
 
-    /// Names bytes to a local work request. A range beyond the end makes the request fail.
-    pub fn sge(&self, range: Range<usize>) -> Sge {
-        let len = range.end.saturating_sub(range.start);
+    /// Names bytes to a local work request.
+    ///
+    /// ```
+    /// # let context = feroce::Device::at(["127.0.0.39".parse()?]).open()?;
+    /// let mr = context.alloc_pd()?.alloc_mr(64, feroce::Access::LOCAL_WRITE)?;
+    /// assert_eq!((mr.sge(..).len, mr.sge(8..).len, mr.sge(..=7).len), (64, 56, 8));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Panics
+    ///
+    /// If the range ends before it starts, or beyond the end of the region, as with slices: the
+    /// adapter would refuse it later, far from the mistake.
+    #[track_caller]
+    pub fn sge(&self, range: impl RangeBounds<usize>) -> Sge {
+        let start = match range.start_bound() {
+            Bound::Included(&start) => start,
+            Bound::Excluded(&before) => before.saturating_add(1),
+            Bound::Unbounded => 0,
+        };
+        let end = match range.end_bound() {
+            Bound::Included(&last) => last.saturating_add(1),
+            Bound::Excluded(&end) => end,
+            Bound::Unbounded => self.len(),
+        };
+        assert!(
+            start <= end && end <= self.len(),
+            "bytes {start}..{end} are not in a memory region of {} bytes",
+            self.len()
+        );
+        let len = end - start;
         Sge {
-            addr: self.addr.wrapping_add(range.start as u64),
+            addr: self.addr.wrapping_add(start as u64),
             len: u32::try_from(len).unwrap_or(u32::MAX),
             lkey: self.lkey,
         }
     }
 
     /// The data of a send work request: these bytes and no others.
-    pub fn data(&self, range: Range<usize>) -> Data {
+    ///
+    /// # Panics
+    ///
+    /// As [`Mr::sge`].
+    #[track_caller]
+    pub fn data(&self, range: impl RangeBounds<usize>) -> Data {
         Data::Sges(SgeList::from(self.sge(range)))
     }
 
     /// A receive work request into these bytes.
-    pub fn recv(&self, wr_id: u64, range: Range<usize>) -> RecvWr {
-        RecvWr { wr_id, sges: SgeList::from(self.sge(range)) }
+    ///
+    /// # Panics
+    ///
+    /// As [`Mr::sge`].
+    #[track_caller]
+    pub fn recv(&self, wr_id: u64, range: impl RangeBounds<usize>) -> RecvWr {
+        RecvWr::new(wr_id, self.sge(range))
     }
 
     /// Names bytes to a peer: what it needs to read or write from `offset` on.

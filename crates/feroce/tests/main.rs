@@ -22,6 +22,7 @@ mod netns;
 mod shorter;
 mod stopped;
 mod threads;
+mod timeouts;
 mod together;
 mod wakers;
 mod world;

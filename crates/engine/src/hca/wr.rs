@@ -435,7 +435,8 @@ impl SendWr {
 /// # use feroce_engine::{RecvWr, Sge, SgeList};
 /// # use feroce_wire::Lkey;
 /// let buffer = Sge { addr: 0x1000, len: 4096, lkey: Lkey(0x100) };
-/// let wr = RecvWr { wr_id: 1, sges: SgeList::from(buffer) };
+/// let wr = RecvWr::new(1, buffer);
+/// let scattered = RecvWr::new(2, SgeList::new(&[buffer, buffer]));
 /// ```
 #[doc(alias = "ibv_recv_wr")]
 #[derive(Clone, Debug, Default)]
@@ -444,4 +445,12 @@ pub struct RecvWr {
     pub wr_id: u64,
     /// Where an incoming message goes.
     pub sges: SgeList,
+}
+
+impl RecvWr {
+    /// A receive into one scatter element, or into several.
+    #[inline]
+    pub fn new(wr_id: u64, sges: impl Into<SgeList>) -> Self {
+        Self { wr_id, sges: sges.into() }
+    }
 }

@@ -6,12 +6,15 @@ use std::future::Future;
 use std::ops::{Deref, DerefMut};
 use std::pin::pin;
 use std::task::Poll;
+use std::time::Duration;
 
 use feroce_cm::rdma::EventKind;
 use feroce_engine::Cqe;
 
+use super::error::CmError;
 use super::id::CmId;
-use super::wait::{event_of, wait_for};
+use super::wait::{event_of, wait_for, wait_until};
+use crate::deadline::Deadline;
 use crate::{Cq, Error, Pd, Qp};
 
 /// What happens on a connection.
@@ -116,6 +119,15 @@ impl Connection {
     /// Waits until the peer disconnects.
     pub fn wait_disconnected(&self) -> Result<(), Error> {
         wait_for(&self.id, EventKind::Disconnected).map(drop)
+    }
+
+    /// Waits until the peer disconnects, and at most for `time`; whether it has.
+    pub fn wait_disconnected_timeout(&self, time: Duration) -> Result<bool, Error> {
+        match wait_until(&self.id, EventKind::Disconnected, Deadline::after(time)) {
+            Ok(_) => Ok(true),
+            Err(Error::Cm(CmError::TimedOut)) => Ok(false),
+            Err(e) => Err(e),
+        }
     }
 
     /// [`Connection::wait_disconnected`] for tasks.

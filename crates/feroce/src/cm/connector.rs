@@ -1,6 +1,7 @@
 //! Connecting to listeners.
 
 use std::net::SocketAddr;
+use std::time::Duration;
 
 use feroce_cm::rdma::{ConnParam, EventKind, PortSpace};
 use feroce_engine::RecvWr;
@@ -9,7 +10,8 @@ use super::connection::Connection;
 use super::id::CmId;
 use super::manager::Manager;
 use super::plan::{QpPlan, plan_methods};
-use super::wait::{event_of, wait_for};
+use super::wait::{event_of, wait_until};
+use crate::deadline::Deadline;
 use crate::{Error, Pd, PostError};
 
 /// How long the next host on the route may take to answer, in milliseconds, as in the programs of
@@ -52,7 +54,17 @@ impl Connector {
         self.prepare(to)?.connect()
     }
 
-    /// [`Connector::connect`] for tasks.
+    /// Connects as [`Connector::connect`] does, and fails with [`CmError::TimedOut`] if that takes
+    /// longer than `time`. Without it, a peer that does not answer is asked for about 100 seconds.
+    ///
+    /// [`CmError::TimedOut`]: super::CmError::TimedOut
+    pub fn connect_timeout(&self, to: SocketAddr, time: Duration) -> Result<Connection, Error> {
+        let deadline = Deadline::after(time);
+        self.prepare_until(to, deadline)?.connect_until(deadline)
+    }
+
+    /// [`Connector::connect`] for tasks. Dropping the future ends the attempt, so a timeout of the
+    /// runtime can be around it.
     pub async fn connect_async(&self, to: SocketAddr) -> Result<Connection, Error> {
         self.prepare_async(to).await?.connect_async().await
     }
@@ -60,11 +72,15 @@ impl Connector {
     /// Finds the way to a listener and makes the queue pair, and sends no request yet: receives can
     /// be posted first.
     pub fn prepare(&self, to: SocketAddr) -> Result<Connecting, Error> {
+        self.prepare_until(to, Deadline::NONE)
+    }
+
+    fn prepare_until(&self, to: SocketAddr, deadline: Deadline) -> Result<Connecting, Error> {
         let id = self.manager.create_id(PortSpace::Tcp)?;
         id.resolve_addr(None, to, RESOLVE_MS)?;
-        wait_for(&id, EventKind::AddrResolved)?;
+        wait_until(&id, EventKind::AddrResolved, deadline)?;
         id.resolve_route(RESOLVE_MS)?;
-        wait_for(&id, EventKind::RouteResolved)?;
+        wait_until(&id, EventKind::RouteResolved, deadline)?;
         self.make(id)
     }
 
@@ -104,9 +120,19 @@ impl Connecting {
     }
 
     /// Sends the request, and waits until the peer accepts or rejects.
-    pub fn connect(mut self) -> Result<Connection, Error> {
+    pub fn connect(self) -> Result<Connection, Error> {
+        self.connect_until(Deadline::NONE)
+    }
+
+    /// Connects as [`Connecting::connect`] does, and fails with
+    /// [`CmError::TimedOut`](super::CmError::TimedOut) if that takes longer than `time`.
+    pub fn connect_timeout(self, time: Duration) -> Result<Connection, Error> {
+        self.connect_until(Deadline::after(time))
+    }
+
+    fn connect_until(mut self, deadline: Deadline) -> Result<Connection, Error> {
         self.connection.id().connect(&self.param)?;
-        let established = wait_for(self.connection.id(), EventKind::Established)?;
+        let established = wait_until(self.connection.id(), EventKind::Established, deadline)?;
         self.connection.set_private_data(established.private_data);
         Ok(self.connection)
     }

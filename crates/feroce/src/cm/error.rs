@@ -46,6 +46,8 @@ pub enum CmError {
     },
     /// The peer does not answer.
     Unreachable,
+    /// The time that the caller gave is over.
+    TimedOut,
     /// The port of the device has no subnet manager, which knows the paths of an InfiniBand subnet.
     NoSubnetManager,
     /// The device is gone.
@@ -55,7 +57,7 @@ pub enum CmError {
 impl fmt::Display for CmError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::WrongState => f.write_str("not in the present state of the id"),
+            Self::WrongState => f.write_str("the id is not in a state that allows this call"),
             Self::Connected => f.write_str("the connection is established already"),
             Self::Port(e) => e.fmt(f),
             Self::PrivateData(e) => e.fmt(f),
@@ -73,9 +75,17 @@ impl fmt::Display for CmError {
             }
             Self::NoQp => f.write_str("the id has no queue pair that can do this"),
             Self::Rejected { reason, .. } => {
-                write!(f, "the peer refused: {} ({})", reason.name(), reason.0)
+                write!(f, "the peer refused: {} ({})", reason.name(), reason.0)?;
+                match *reason {
+                    RejReason::INVALID_SERVICE_ID => f.write_str(": no program listens there"),
+                    _ => Ok(()),
+                }
             }
             Self::Unreachable => f.write_str("the peer does not answer"),
+            Self::TimedOut => f.write_str(
+                "the peer has not answered in the time that the program gives it: is the address \
+                 right, is UDP port 4791 open in both directions?",
+            ),
             Self::NoSubnetManager => f.write_str(
                 "the port has no subnet manager to ask for a path: start one, such as `feroce \
                  fabric run -n HOST -- opensm`",
@@ -99,6 +109,7 @@ impl error::Error for CmError {
             | Self::NoQp
             | Self::Rejected { .. }
             | Self::Unreachable
+            | Self::TimedOut
             | Self::NoSubnetManager
             | Self::DeviceGone => None,
         }

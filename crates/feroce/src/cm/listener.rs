@@ -1,6 +1,7 @@
 //! Accepting connections.
 
 use std::net::SocketAddr;
+use std::time::Duration;
 
 use feroce_cm::rdma::{ConnParam, EventKind, PortSpace};
 use feroce_engine::RecvWr;
@@ -14,6 +15,7 @@ use super::id::CmId;
 use super::manager::Manager;
 use super::plan::{QpPlan, plan_methods};
 use super::wait::{event_of, wait_for};
+use crate::deadline::Deadline;
 use crate::{Context, Error, Pd, PostError};
 
 /// Accepts connect requests at an address.
@@ -49,10 +51,25 @@ impl Listener {
     /// Waits for the next request.
     pub fn accept(&self) -> Result<Request, Error> {
         loop {
-            if let Some(event) = self.channel.wait_event(None)?
-                && let Some(request) = Request::of(event)?
-            {
+            if let Some(request) = self.accept_until(Deadline::NONE)? {
                 return Ok(request);
+            }
+        }
+    }
+
+    /// Waits for the next request, and at most for `time`; `None` if there was none.
+    pub fn accept_timeout(&self, time: Duration) -> Result<Option<Request>, Error> {
+        self.accept_until(Deadline::after(time))
+    }
+
+    fn accept_until(&self, deadline: Deadline) -> Result<Option<Request>, Error> {
+        loop {
+            if let Some(event) = self.channel.wait_event(deadline.wait_ms())? {
+                if let Some(request) = Request::of(event)? {
+                    return Ok(Some(request));
+                }
+            } else if deadline.is_over() {
+                return Ok(None);
             }
         }
     }

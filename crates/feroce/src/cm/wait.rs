@@ -7,15 +7,23 @@ use super::error::CmError;
 use super::event::Event;
 use super::id::CmId;
 use crate::Error;
+use crate::deadline::Deadline;
 
 /// Waits for one kind of event on an id with a channel of its own.
 pub(super) fn wait_for(id: &CmId, kind: EventKind) -> Result<Event, Error> {
+    wait_until(id, kind, Deadline::NONE)
+}
+
+/// [`wait_for`], with an end.
+pub(super) fn wait_until(id: &CmId, kind: EventKind, deadline: Deadline) -> Result<Event, Error> {
     let channel = id.channel();
     loop {
-        if let Some(event) = channel.wait_event(None)?
-            && let Some(event) = sort(event, kind)?
-        {
-            return Ok(event);
+        if let Some(event) = channel.wait_event(deadline.wait_ms())? {
+            if let Some(event) = sort(event, kind)? {
+                return Ok(event);
+            }
+        } else if deadline.is_over() {
+            return Err(CmError::TimedOut.into());
         }
     }
 }

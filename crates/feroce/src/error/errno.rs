@@ -84,7 +84,7 @@ impl From<CmError> for Errno {
             | CmError::NotMulticast(_) => Self(libc::EADDRNOTAVAIL),
             CmError::Route(e) => Self(e.raw_os_error().unwrap_or(libc::ENETUNREACH)),
             CmError::Rejected { .. } => Self(libc::ECONNREFUSED),
-            CmError::Unreachable => Self(libc::ETIMEDOUT),
+            CmError::Unreachable | CmError::TimedOut => Self(libc::ETIMEDOUT),
             CmError::DeviceGone => Self(libc::ENODEV),
             // As on Linux: there may be one soon.
             CmError::NoSubnetManager => Self(libc::EAGAIN),
