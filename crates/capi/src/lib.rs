@@ -7,6 +7,7 @@
 //! The library never unwinds into C: every exported function is `extern "C"`, and a panic in one
 //! of those aborts.
 
+mod caller;
 mod errno;
 mod exports;
 mod files;

@@ -50,6 +50,12 @@ fn ud_multicast() {
     expect("ud_multicast", "127.122.1.4", "listener: \"datagram 4\"");
 }
 
+/// What `feroce demo --code` shows.
+#[test]
+fn scenes() {
+    expect("scenes", "127.122.1.6", "16 scenes, as they should be");
+}
+
 #[test]
 fn error_handling() {
     expect("error_handling", "127.122.1.5", "9, remote invalid request error");

@@ -27,6 +27,27 @@ fn without_numbers(line: &str) -> String {
     })
 }
 
+/// A line without the function that made the mistake, which is one of the program's. What is said
+/// at exit has none.
+fn without_caller(line: &str) -> String {
+    match line.split_once(" (called by ") {
+        None => {
+            let is_late = line.starts_with("at exit, ") || line.starts_with("feroce0: ");
+            assert!(is_late, "{line}");
+            line.to_owned()
+        }
+        Some((text, caller)) => {
+            let symbol = caller.strip_suffix(" of lint)").and_then(|rest| rest.split_once("+0x"));
+            let symbol = symbol.map(|(symbol, _)| symbol).unwrap_or_default();
+            assert!(PROGRAM.contains(&format!(" {symbol}(")), "{line}");
+            text.to_owned()
+        }
+    }
+}
+
+/// The source of the program.
+const PROGRAM: &str = include_str!("c/lint.c");
+
 /// What is said about memory that is deregistered under requests.
 const PULLED: &str = "the memory region at 0x is deregistered while requests on QP 0x name it \
                       (requests: 2): poll their completions first, or destroy the queue pair";
@@ -145,7 +166,7 @@ const MISTAKES: &[(&str, &[&str])] = &[
 
 #[test]
 fn mistakes_are_named_once_and_the_rest_is_silence() {
-    let Some(program) = program("lint") else { return };
+    let Some(program) = program("lint-mistakes") else { return };
     let folder = directory("lint-lib");
     for (mistake, expected) in MISTAKES {
         let run = |lint: &str| {
@@ -161,12 +182,29 @@ fn mistakes_are_named_once_and_the_rest_is_silence() {
             let said = line.strip_prefix("feroce[").and_then(|rest| rest.split_once("]: lint: "));
             let Some((process, text)) = said else { panic!("{mistake}: {line}") };
             assert!(process.parse::<u32>().is_ok(), "{line}");
-            without_numbers(text)
+            without_numbers(&without_caller(text))
         };
         let said: Vec<String> = run("1").lines().map(line).collect();
         assert_eq!(said, *expected, "{mistake}");
         assert_eq!(run("0"), "", "{mistake}");
     }
+}
+
+#[test]
+fn a_program_without_symbols_is_named_by_its_file() {
+    let Some(program) = program("lint-stripped") else { return };
+    let stripped = Command::new("strip").arg(&program).status().expect("strip is part of binutils");
+    assert!(stripped.success());
+    let mut command = Command::new("timeout");
+    command.arg("60").arg(&program).arg("skips").env("FEROCE_LINT", "1");
+    command.env("FEROCE_ADDRESS", "127.122.7.3");
+    command.env("LD_LIBRARY_PATH", directory("lint-stripped-lib"));
+    let output = command.output().expect("timeout is part of coreutils");
+    let said = String::from_utf8_lossy(&output.stderr);
+    let line = said.lines().find(|line| line.contains("ibv_modify_qp")).unwrap_or_default();
+    let (_, caller) = line.split_once(" (called by lint+0x").unwrap_or_default();
+    let place = format!("addr2line -fe {}", program.display());
+    assert!(caller.contains(&place), "{said}");
 }
 
 #[test]

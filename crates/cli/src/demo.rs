@@ -1,5 +1,6 @@
 //! `feroce demo`: shows every RDMA operation on any machine, in a few seconds.
 
+mod code;
 mod iwarp;
 mod measure;
 mod record;
@@ -11,6 +12,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Instant;
 
+use anyhow::ensure;
 use feroce::{Direction, Settings, TransportKind};
 use serde_json::{Value, json};
 
@@ -33,6 +35,9 @@ pub(crate) struct Args {
     /// Capture the packets of the scenes to this file.
     #[arg(long, value_name = "FILE")]
     pcap: Option<PathBuf>,
+    /// Show the code of each scene, in Rust and in C.
+    #[arg(long)]
+    code: bool,
     /// Draw with ASCII characters only.
     #[arg(long)]
     ascii: bool,
@@ -72,6 +77,7 @@ impl Outcome {
 pub(crate) fn run(args: &Args, json: bool) -> anyhow::Result<ExitCode> {
     let settings = Settings::load()?;
     if settings.engine.transport == TransportKind::Iwarp {
+        ensure!(!args.code, "--code: the scenes of iWARP have no code to show; those of RoCE do");
         return iwarp::run(args, settings, json);
     }
     let begin = Instant::now();
@@ -80,6 +86,9 @@ pub(crate) fn run(args: &Args, json: bool) -> anyhow::Result<ExitCode> {
     let hosts = json!({ "A": stage.a.addr.to_string(), "B": stage.b.addr.to_string() });
     if let Some(screen) = &screen {
         screen.intro(&stage);
+        if args.code {
+            screen.legend();
+        }
     }
     let is_wanted =
         |scene: &&Scene| args.only.is_empty() || args.only.iter().any(|n| n == scene.name);
@@ -89,6 +98,9 @@ pub(crate) fn run(args: &Args, json: bool) -> anyhow::Result<ExitCode> {
         let outcome = play(&stage, scene);
         if let Some(screen) = &screen {
             screen.scene(i + 1, wanted.len(), &outcome, &stage);
+            if args.code {
+                screen.code(scene);
+            }
         }
         outcomes.push(outcome);
     }
@@ -107,7 +119,8 @@ pub(crate) fn run(args: &Args, json: bool) -> anyhow::Result<ExitCode> {
             screen.outro(&outcomes, seconds);
         }
         None => {
-            let scenes: Vec<Value> = outcomes.iter().map(show::scene_json).collect();
+            let scenes = outcomes.iter().map(|outcome| show::scene_json(outcome, args.code));
+            let scenes: Vec<Value> = scenes.collect();
             let rows: Vec<Value> = rows.iter().map(measure::Measured::json).collect();
             let all = json!({
                 "hosts": hosts, "scenes": scenes, "measurements": rows, "ok": is_right,

@@ -53,6 +53,7 @@ const DEMO_EXAMPLES: &str = "\
 Examples:
   feroce demo                       every scene, then how fast it all is
   feroce demo --fast --only write   one scene, nothing measured
+  feroce demo --code --only read    the scene beside its code, in Rust and in C
   feroce demo --pcap demo.pcap      keep the packets, for `feroce decode` or Wireshark";
 
 const DECODE_EXAMPLES: &str = "\

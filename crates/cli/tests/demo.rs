@@ -12,6 +12,20 @@ fn text(output: &Output) -> String {
     String::from_utf8(output.stdout.clone()).expect("UTF-8")
 }
 
+/// The code of a scene stands beside it.
+#[test]
+fn code_in_two_languages() {
+    let said = text(&demo(&["--fast", "--only", "write", "--code"]));
+    for part in ["SendOp::Write(target.remote(512))", ".opcode = IBV_WR_RDMA_WRITE", "In C"] {
+        assert!(said.contains(part), "{part}: {said}");
+    }
+    let said = text(&demo(&["--fast", "--only", "flush", "--json", "--code"]));
+    let all: Value = serde_json::from_str(&said).expect("JSON");
+    let code = &all["scenes"][0]["code"];
+    assert!(code["rust"].as_str().is_some_and(|code| code.contains("SendOp::Flush")), "{all:#}");
+    assert_eq!(code["c"], "");
+}
+
 /// Every scene plays, every check holds, and the packets are those of the operation.
 #[test]
 fn every_scene_is_right() {

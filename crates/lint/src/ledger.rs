@@ -9,11 +9,13 @@ use feroce::{Access, Cqe, Data, Lkey, RecvWr, SendFlags, SendOp, SendWr, Sge, Wc
 use crate::report::{self, Said};
 
 /// The ledger of this process.
-static LEDGER: Mutex<Ledger> = Mutex::new(Ledger::new(report::print));
+static LEDGER: Mutex<Ledger> = Mutex::new(Ledger::new(report::hold));
 
-/// Reads or changes the ledger of this process.
+/// Reads or changes the ledger of this process. Warnings are printed without its lock.
 pub(crate) fn with<R>(f: impl FnOnce(&mut Ledger) -> R) -> R {
-    f(&mut LEDGER.lock().unwrap_or_else(PoisonError::into_inner))
+    let result = f(&mut LEDGER.lock().unwrap_or_else(PoisonError::into_inner));
+    report::print_held();
+    result
 }
 
 /// A queue pair. Its number is unique per device only.

@@ -33,7 +33,7 @@ mod unsignalled;
 mod tests;
 
 use core::sync::atomic::{AtomicBool, Ordering};
-use std::sync::Once;
+use std::sync::OnceLock;
 
 use feroce::{Counters, Cqe, Lint, Settings, WcStatus};
 use ledger::with;
@@ -56,10 +56,12 @@ pub fn is_on() -> bool {
 }
 
 /// Reads the setting, once per process. Called when the program opens a device, which precedes all
-/// other verbs.
-pub fn start() {
-    static ASKED: Once = Once::new();
-    ASKED.call_once(|| {
+/// other verbs. `caller` names the function of the program that called the library, and is called
+/// by the thread that it asks about, without a lock.
+pub fn start(caller: fn() -> Option<String>) {
+    static ASKED: OnceLock<()> = OnceLock::new();
+    ASKED.get_or_init(|| {
+        report::ask_for_callers(caller);
         let lint = Settings::load().map_or(Lint::Off, |settings| settings.lint);
         if lint != Lint::Off {
             leaks::remember_process();
@@ -93,7 +95,7 @@ pub fn call_refused(name: Name, call: &str, why: &str) {
 
 /// A call waits for the program, which may never do what it waits for.
 pub fn call_hangs(text: &str) {
-    report::print(text);
+    report::print_with_caller(text);
 }
 
 /// A queue pair was made.

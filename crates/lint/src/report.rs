@@ -1,7 +1,9 @@
 //! Printing warnings: once per object, and for a limited number of objects per rule.
 
+use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::Write as _;
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 /// How many objects are named per rule.
@@ -57,6 +59,41 @@ static ANY: AtomicBool = AtomicBool::new(false);
 /// Whether this process has printed a warning.
 pub(crate) fn any() -> bool {
     ANY.load(Ordering::Relaxed)
+}
+
+/// Names the function of the program that called the library.
+static CALLER: OnceLock<fn() -> Option<String>> = OnceLock::new();
+
+pub(crate) fn ask_for_callers(caller: fn() -> Option<String>) {
+    CALLER.get_or_init(|| caller);
+}
+
+thread_local! {
+    /// Warnings of this thread that are not printed yet.
+    static HELD: RefCell<Vec<String>> = const { RefCell::new(Vec::new()) };
+}
+
+/// Keeps a warning until the thread has released the lock of the ledger: to name the caller takes
+/// locks of the C library.
+pub(crate) fn hold(text: &str) {
+    // A thread that is ending has no place for it any more.
+    if HELD.try_with(|held| held.borrow_mut().push(text.to_owned())).is_err() {
+        print(text);
+    }
+}
+
+/// Prints the warnings that this thread has kept.
+pub(crate) fn print_held() {
+    let held = HELD.try_with(RefCell::take).unwrap_or_default();
+    held.iter().for_each(|text| print_with_caller(text));
+}
+
+/// Writes a line with the function of the program that called the library.
+pub(crate) fn print_with_caller(text: &str) {
+    match CALLER.get().and_then(|caller| caller()) {
+        Some(caller) => print(&format!("{text} (called by {caller})")),
+        None => print(text),
+    }
 }
 
 /// Writes a line to standard error. Without standard error the warning is lost.

@@ -16,7 +16,7 @@ use super::registry::{Listed, Registry};
 use super::shared::{self, Exports};
 use crate::abi::*;
 use crate::errno::Errno;
-use crate::{leave, memory};
+use crate::{caller, leave, memory};
 
 /// An open device: `verbs_context` with `ibv_context` at its end, and ours behind that.
 #[repr(C)]
@@ -138,7 +138,7 @@ impl Context {
         let number = LAST.fetch_add(1, Ordering::Relaxed);
         let (public, adapter) = (UnsafeCell::new(verbs), Mutex::new(adapter));
         let verbs = Self { public, adapter, registry, exports, number, _cmd_fd: cmd_fd }.give();
-        lint::start();
+        lint::start(caller::name);
         if lint::is_on() {
             leave::watch_status();
         }

@@ -7,6 +7,7 @@ mod trouble;
 mod two_sided;
 mod windows;
 
+use super::code::Code;
 use super::stage::Play;
 
 /// A scene: one operation or service.
@@ -24,6 +25,8 @@ pub(super) struct Scene {
     pub(super) notice: &'static str,
     /// Runs the scene.
     pub(super) play: fn(&mut Play<'_>) -> anyhow::Result<()>,
+    /// Its code.
+    pub(super) code: Code,
 }
 
 /// All scenes, in the order in which they build on each other.

@@ -6,11 +6,11 @@ use feroce::Direction;
 use feroce::wire::Packet;
 use serde_json::{Value, json};
 
-use super::Outcome;
 use super::measure::{Kind, Measured, SIZES};
 use super::record::Entry;
-use super::scenes::ALL;
+use super::scenes::{ALL, Scene};
 use super::stage::Stage;
+use super::{Outcome, code};
 use crate::ladder::{Ladder, Rung, Side};
 use crate::style::{Ink, Style, columns, wrap};
 use crate::words;
@@ -91,6 +91,25 @@ impl Screen {
         self.line("");
         self.checks(outcome);
         self.item(Ink::Bold, "Notice", 8, scene.notice);
+    }
+
+    /// What the code of the scenes calls.
+    pub(super) fn legend(&self) {
+        self.line("");
+        self.text(code::LEGEND);
+    }
+
+    /// The code of a scene.
+    pub(super) fn code(&self, scene: &Scene) {
+        let none = "(none: headers of rdma-core before version 46 have no ibv_wr_flush)\n";
+        let c = Some(scene.c()).filter(|c| !c.is_empty()).unwrap_or_else(|| none.to_owned());
+        for (language, code) in [("In Rust", scene.rust()), ("In C", c)] {
+            self.line("");
+            self.line(&format!("{}{}", " ".repeat(INDENT), self.style.paint(Ink::Bold, language)));
+            for line in code.lines() {
+                self.line(&format!("{}{line}", " ".repeat(2 * INDENT)));
+            }
+        }
     }
 
     fn ladder(&self, outcome: &Outcome, stage: &Stage) {
@@ -245,7 +264,7 @@ fn rungs(outcome: &Outcome) -> Vec<Rung> {
 }
 
 /// A scene, as JSON.
-pub(super) fn scene_json(outcome: &Outcome) -> Value {
+pub(super) fn scene_json(outcome: &Outcome, with_code: bool) -> Value {
     let start = outcome.start();
     let side_name = |side: Side| if side == Side::Left { "A" } else { "B" };
     let mut story = Vec::new();
@@ -268,9 +287,13 @@ pub(super) fn scene_json(outcome: &Outcome) -> Value {
     }
     let checks: Vec<Value> =
         outcome.checks.iter().map(|(what, ok)| json!({ "what": what, "ok": ok })).collect();
-    json!({
+    let mut all = json!({
         "name": outcome.scene.name, "title": outcome.scene.title, "ok": outcome.is_right(),
-        "error": outcome.error, "story": story, "checks": checks })
+        "error": outcome.error, "story": story, "checks": checks });
+    if with_code {
+        all["code"] = json!({ "rust": outcome.scene.rust(), "c": outcome.scene.c() });
+    }
+    all
 }
 
 /// A progress bar on standard error, if that is a terminal.

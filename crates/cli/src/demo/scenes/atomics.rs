@@ -3,8 +3,12 @@
 use feroce::{Access, Mr, QpType, SendOp, SendWr};
 
 use super::Scene;
+use crate::demo::code::Code;
 use crate::demo::stage::{Play, bytes};
 use crate::ladder::Side::Left;
+
+/// This file, for `feroce demo --code`.
+const SOURCE: &str = include_str!("atomics.rs");
 
 /// The access rights of B's counter.
 const COUNTER: Access =
@@ -24,6 +28,7 @@ pub(super) const CAS: Scene = Scene {
     notice: "Either way the answer brings back the old value, which tells A whether it won: 0 the \
              first time, 1 the second.",
     play: cas,
+    code: Code { source: SOURCE, rust: &["cas"], c: &["compare_swap"] },
 };
 
 fn cas(play: &mut Play<'_>) -> anyhow::Result<()> {
@@ -49,6 +54,7 @@ pub(super) const FAA: Scene = Scene {
     notice: "If the answer is lost, A asks again, and B must not add twice: it remembers its last \
              answers by PSN.",
     play: faa,
+    code: Code { source: SOURCE, rust: &["faa"], c: &["fetch_add"] },
 };
 
 fn faa(play: &mut Play<'_>) -> anyhow::Result<()> {
@@ -73,6 +79,7 @@ pub(super) const ATOMIC_WRITE: Scene = Scene {
     terms: &[],
     notice: "The answer comes when the eight bytes are in place, not when the packet has arrived.",
     play: atomic_write,
+    code: Code { source: SOURCE, rust: &["atomic_write"], c: &["atomic_write"] },
 };
 
 fn atomic_write(play: &mut Play<'_>) -> anyhow::Result<()> {

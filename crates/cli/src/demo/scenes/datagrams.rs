@@ -3,9 +3,13 @@
 use feroce::{Access, AddrVec, Gid, QpType, Qpn, SendOp, SendWr, WcFlags};
 
 use super::Scene;
+use crate::demo::code::Code;
 use crate::demo::stage::{Play, QKEY, bytes, pattern};
 use crate::ladder::Side::{Left, Right};
 use crate::words;
+
+/// This file, for `feroce demo --code`.
+const SOURCE: &str = include_str!("datagrams.rs");
 
 /// Bytes in front of every received datagram: the GRH, which contains the addresses.
 const GRH: usize = 40;
@@ -25,6 +29,7 @@ pub(super) const UC: Scene = Scene {
     terms: &[("UC", "unreliable connection: SEND and WRITE only; no READ, for want of answers")],
     notice: "No ACK. A's completion only means that the packet has been sent.",
     play: uc,
+    code: Code { source: SOURCE, rust: &["uc"], c: &["connect_uc", "unreliable_connection"] },
 };
 
 fn uc(play: &mut Play<'_>) -> anyhow::Result<()> {
@@ -62,6 +67,7 @@ pub(super) const UD: Scene = Scene {
     notice: "The datagram says which QP sent it, for the answer. In B's buffer 40 bytes (GRH) come \
              first: the addresses.",
     play: ud,
+    code: Code { source: SOURCE, rust: &["ud"], c: &["activate_ud", "way_to", "datagram"] },
 };
 
 fn ud(play: &mut Play<'_>) -> anyhow::Result<()> {
@@ -93,6 +99,7 @@ pub(super) const MULTICAST: Scene = Scene {
     notice: "One packet on the wire, to QP 0xffffff, which stands for everybody in the group. B's \
              adapter copies it to both.",
     play: multicast,
+    code: Code { source: SOURCE, rust: &["multicast"], c: &["multicast"] },
 };
 
 fn multicast(play: &mut Play<'_>) -> anyhow::Result<()> {

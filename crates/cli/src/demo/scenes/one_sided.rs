@@ -3,8 +3,12 @@
 use feroce::{Access, Data, FlushKind, Imm, QpType, SendOp, SendWr, WcFlags, WcOpcode};
 
 use super::Scene;
+use crate::demo::code::Code;
 use crate::demo::stage::{Play, bytes, pattern};
 use crate::ladder::Side::{Left, Right};
+
+/// This file, for `feroce demo --code`.
+const SOURCE: &str = include_str!("one_sided.rs");
 
 /// A message that needs three packets.
 const LONG: usize = 2500;
@@ -22,6 +26,7 @@ pub(super) const WRITE: Scene = Scene {
     notice: "Nothing happens on B's side of the picture: no receive, no completion, no program. \
              Only the first packet says where the data goes.",
     play: write,
+    code: Code { source: SOURCE, rust: &["write"], c: &["rdma_write"] },
 };
 
 fn write(play: &mut Play<'_>) -> anyhow::Result<()> {
@@ -47,6 +52,7 @@ pub(super) const WRITE_IMM: Scene = Scene {
     terms: &[],
     notice: "The posted receive needs no buffer: it is only there to be completed.",
     play: write_imm,
+    code: Code { source: SOURCE, rust: &["write_imm"], c: &["write_imm"] },
 };
 
 fn write_imm(play: &mut Play<'_>) -> anyhow::Result<()> {
@@ -76,6 +82,7 @@ pub(super) const READ: Scene = Scene {
     notice: "One request, three response packets. Each response has a PSN of A's counter: the \
              request reserved three. The responses are the acknowledgement.",
     play: read,
+    code: Code { source: SOURCE, rust: &["read"], c: &["rdma_read"] },
 };
 
 fn read(play: &mut Play<'_>) -> anyhow::Result<()> {
@@ -102,6 +109,7 @@ pub(super) const FLUSH: Scene = Scene {
     notice: "No data travels with a FLUSH, only a range. It is one of the memory placement \
              extensions, which came with persistent memory.",
     play: flush,
+    code: Code { source: SOURCE, rust: &["flush"], c: &[] },
 };
 
 fn flush(play: &mut Play<'_>) -> anyhow::Result<()> {

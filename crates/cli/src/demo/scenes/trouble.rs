@@ -5,8 +5,12 @@ use feroce::wire::Syndrome;
 use feroce::{Access, QpState, QpType, SendOp, SendWr, WcStatus};
 
 use super::Scene;
+use crate::demo::code::Code;
 use crate::demo::stage::{Play, bytes, patiently, pattern};
 use crate::ladder::Side::{Left, Right};
+
+/// This file, for `feroce demo --code`.
+const SOURCE: &str = include_str!("trouble.rs");
 
 pub(super) const RNR: Scene = Scene {
     name: "rnr",
@@ -18,6 +22,7 @@ pub(super) const RNR: Scene = Scene {
     notice: "The same PSN twice. The waiting time is in the RNR NAK; A's program sees nothing of \
              all this but a late completion.",
     play: rnr,
+    code: Code { source: SOURCE, rust: &["rnr"], c: &["receiver_not_ready"] },
 };
 
 fn rnr(play: &mut Play<'_>) -> anyhow::Result<()> {
@@ -50,6 +55,7 @@ pub(super) const REFUSED: Scene = Scene {
     notice: "The NAK says why; A's completion says the same as a status. Nothing of the data \
              reached B's memory.",
     play: refused,
+    code: Code { source: SOURCE, rust: &["refused"], c: &["refused"] },
 };
 
 fn refused(play: &mut Play<'_>) -> anyhow::Result<()> {

@@ -3,8 +3,12 @@
 use feroce::{Access, Imm, QpType, SendOp, SendWr, WcFlags};
 
 use super::Scene;
+use crate::demo::code::Code;
 use crate::demo::stage::{Play, bytes, pattern};
 use crate::ladder::Side::{Left, Right};
+
+/// This file, for `feroce demo --code`.
+const SOURCE: &str = include_str!("two_sided.rs");
 
 /// A message that needs three packets.
 const LONG: usize = 2500;
@@ -26,6 +30,7 @@ pub(super) const SEND: Scene = Scene {
     notice: "Three packets, one ACK: it covers everything up to its PSN. Its MSN counts the \
              messages that B has completed; its credits are the receives that B still has posted.",
     play: send,
+    code: Code { source: SOURCE, rust: &["send"], c: &["send_message"] },
 };
 
 fn send(play: &mut Play<'_>) -> anyhow::Result<()> {
@@ -51,6 +56,7 @@ pub(super) const SEND_IMM: Scene = Scene {
     terms: &[],
     notice: "The immediate travels in the last packet of a message, in a header of its own.",
     play: send_imm,
+    code: Code { source: SOURCE, rust: &["send_imm"], c: &["send_imm"] },
 };
 
 fn send_imm(play: &mut Play<'_>) -> anyhow::Result<()> {
@@ -79,6 +85,7 @@ pub(super) const SRQ: Scene = Scene {
     notice: "Each connection counts its own PSNs, so both begin at 100. The completion says which \
              QP and which buffer a message is for.",
     play: srq,
+    code: Code { source: SOURCE, rust: &["srq"], c: &["shared_receives"] },
 };
 
 fn srq(play: &mut Play<'_>) -> anyhow::Result<()> {

@@ -5,8 +5,12 @@ use feroce::{
 };
 
 use super::Scene;
+use crate::demo::code::Code;
 use crate::demo::stage::{Play, bytes, pattern};
 use crate::ladder::Side::{Left, Right};
+
+/// This file, for `feroce demo --code`.
+const SOURCE: &str = include_str!("windows.rs");
 
 /// The window covers these bytes of the region.
 const WINDOW_AT: usize = 1024;
@@ -39,6 +43,7 @@ pub(super) const WINDOW: Scene = Scene {
     notice: "Binding is work like any other, posted to a QP, but no packet: it happens in B's \
              adapter. The rkey on the wire is that of the window.",
     play: window,
+    code: Code { source: SOURCE, rust: &["bind", "window"], c: &["bind_window", "window"] },
 };
 
 fn window(play: &mut Play<'_>) -> anyhow::Result<()> {
@@ -67,6 +72,7 @@ pub(super) const SEND_INV: Scene = Scene {
     notice: "B needs no work request of its own to close the window. File servers work like this: \
              one key for each request, dead when the answer has been sent.",
     play: send_inv,
+    code: Code { source: SOURCE, rust: &["send_inv"], c: &["send_inv"] },
 };
 
 fn send_inv(play: &mut Play<'_>) -> anyhow::Result<()> {
