@@ -6,6 +6,7 @@ mod circles;
 mod dead;
 mod documents;
 mod graph;
+mod links;
 mod manifests;
 mod policy;
 mod prose;
@@ -45,6 +46,7 @@ const RULES: &[Rule] = &[
     ("Cargo.lock is committed", manifests::lock_file),
     ("the crate table of ARCHITECTURE.md is true", documents::crates),
     ("the functions of the seam table exist", documents::seams),
+    ("links between pages lead somewhere, and the book has every page", links::check),
     ("comments and messages name their actor", prose::check),
 ];
 

@@ -334,7 +334,8 @@ impl<'a> Printer<'a> {
             Form::Json => {
                 let summary = json!({ "summary": {
                     "packets": counts.packets, "roce": counts.roce, "bad_icrc": counts.bad_icrc,
-                    "cut": counts.cut, "ecn_marked": counts.marked, "malformed": counts.broken, "shown": counts.shown,
+                    "cut": counts.cut, "ecn_marked": counts.marked, "malformed": counts.broken,
+                    "shown": counts.shown,
                     "iwarp": counts.iwarp, "bad_iwarp": counts.bad_iwarp,
                     "damage": damage, "requests": self.analysis.json(),
                     "findings": self.findings() } });

@@ -19,11 +19,16 @@ pub struct Transmit {
     pub bytes: [u8; MAD_LEN],
 }
 
+/// Most silent peers that wait to be reported.
+const MOST_SILENT: usize = 64;
+
 /// Datagrams to send and events to report.
 #[derive(Debug)]
 pub(crate) struct Out {
     pub(crate) mads: VecDeque<Transmit>,
     pub(crate) events: VecDeque<Event>,
+    /// Peers that have not answered a connection request for long.
+    pub(crate) silent: VecDeque<Peer>,
     pub(crate) counters: Counters,
     pub(crate) max_queued: usize,
 }
@@ -55,6 +60,13 @@ impl Out {
     pub(crate) fn repeat(&mut self, peer: Peer, bytes: &[u8; MAD_LEN]) {
         self.counters.repeated += 1;
         self.send_bytes(peer, *bytes);
+    }
+
+    /// Reports a peer that has not answered for long. With too many, the others are left out.
+    pub(crate) fn note_silence(&mut self, peer: Peer) {
+        if self.silent.len() < MOST_SILENT {
+            self.silent.push_back(peer);
+        }
     }
 
     /// Reports an event to the consumer, unless `is_silent`.

@@ -27,6 +27,9 @@ pub const fn ack_timeout(ack_delay: u8, packet_life_time: u8) -> u8 {
     if sum > 31 { 31 } else { sum }
 }
 
+/// How long a request may stay without an answer before the consumer's user should hear of it.
+const QUIET_NS: u64 = 3_000_000_000;
+
 /// A message, and when to retransmit it.
 #[derive(Clone, Debug)]
 pub(crate) struct Retry {
@@ -37,6 +40,8 @@ pub(crate) struct Retry {
     probe_ns: u64,
     interval_ns: u64,
     left: u8,
+    /// When it is worth telling that the peer has not answered; `None` afterwards.
+    tell_at: Option<Instant>,
 }
 
 impl Retry {
@@ -44,7 +49,8 @@ impl Retry {
     pub(crate) fn new(now: Instant, bytes: [u8; MAD_LEN], interval_ns: u64, retries: u8) -> Self {
         let deadline = now.plus_nanos(interval_ns);
         let (bytes, counts_at, probe_ns) = (Box::new(bytes), deadline, 0);
-        Self { bytes, deadline, counts_at, probe_ns, interval_ns, left: retries }
+        let tell_at = Some(now.plus_nanos(QUIET_NS));
+        Self { bytes, deadline, counts_at, probe_ns, interval_ns, left: retries, tell_at }
     }
 
     /// Adds probes: retransmissions after `probe_ns`, after four times as long, and so on, until
@@ -72,8 +78,14 @@ impl Retry {
         left.is_some()
     }
 
+    /// Whether the peer has not answered for long; true once.
+    pub(crate) fn is_silent_for_long(&mut self, now: Instant) -> bool {
+        self.tell_at.take_if(|at| *at <= now).is_some()
+    }
+
     /// The peer asks for more time, with the service timeout (a code) of its MRA.
     pub(crate) fn extend(&mut self, now: Instant, service_timeout: u8) {
+        self.tell_at = None;
         let ns = code_ns(if service_timeout > MAX_MRA { MAX_MRA } else { service_timeout });
         self.counts_at = self.counts_at.max(now.plus_nanos(ns + self.interval_ns));
         self.deadline = self.counts_at;

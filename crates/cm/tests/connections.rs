@@ -91,6 +91,9 @@ fn a_lost_req_is_repeated_and_then_given_up() {
     let (events, sent) = side.until_told();
     assert_eq!(events, [Event::Unreachable { conn }]);
     assert_eq!(sent.len(), 14);
+    // Long before, the owner can tell a person who waits, and does so once.
+    assert_eq!(side.manager.poll_silence().map(|peer| peer.remote), Some(B.into()));
+    assert_eq!(side.manager.poll_silence(), None);
     // A REJ tells a peer that may have received a REQ that this side has stopped waiting.
     let last = side.sent();
     let [CmMessage::Rej(rej)] = last.as_slice() else { panic!("{last:?}") };

@@ -148,7 +148,8 @@ impl Cq {
         }
     }
 
-    /// Waits for a completion as [`Cq::wait`] does, and at most for `time`; `None` if there was none.
+    /// Waits for a completion as [`Cq::wait`] does, and at most for `time`; `None` if there was
+    /// none.
     ///
     /// ```
     /// # let context = feroce::Device::at(["127.0.0.38".parse()?]).open()?;

@@ -12,8 +12,15 @@ pub(crate) fn complete(tree: &Tree) -> Vec<Problem> {
         if manifest.get("package", "description").is_none_or(|entry| entry.text().is_empty()) {
             complain("`description` is missing");
         }
-        if !manifest.inherits("package", "license") {
-            complain("`license.workspace = true` is missing");
+        let is_published = manifest
+            .get("package", "publish")
+            .is_none_or(|entry| entry.value.trim() != "false");
+        let shared = ["license", "version", "edition", "rust-version", "keywords", "categories"];
+        let needed = if is_published { &shared[..] } else { &shared[..1] };
+        for key in needed {
+            if !manifest.inherits("package", key) {
+                complain(&format!("`{key}.workspace = true` is missing"));
+            }
         }
         if manifest.get("lints", "workspace").is_none_or(|entry| entry.value != "true") {
             complain("`[lints] workspace = true` is missing");
@@ -36,7 +43,10 @@ mod tests {
     use super::*;
 
     const GOOD: &str = "[package]\nname = \"a\"\ndescription = \"An a.\"\n\
-                        license.workspace = true\n[lints]\nworkspace = true\n";
+                        license.workspace = true\nversion.workspace = true\n\
+                        edition.workspace = true\nrust-version.workspace = true\n\
+                        keywords.workspace = true\ncategories.workspace = true\n\
+                        [lints]\nworkspace = true\n";
 
     fn count(manifest: &str) -> usize {
         complete(&Tree::of(&[("crates/a/Cargo.toml", manifest)])).len()
@@ -48,8 +58,10 @@ mod tests {
         assert_eq!(count(&GOOD.replace("An a.", "")), 1);
         assert_eq!(count(&GOOD.replace("license.workspace = true", "license = \"MIT\"")), 1);
         assert_eq!(count(&GOOD.replace("[lints]", "[metadata]")), 1);
-        assert_eq!(count(""), 3);
-        assert_eq!(complete(&Tree::of(&[("xtask/Cargo.toml", "")])).len(), 3);
+        assert_eq!(count(&GOOD.replace("keywords.workspace = true\n", "")), 1);
+        assert_eq!(count(&GOOD.replace("keywords.workspace = true", "publish = false")), 0);
+        assert_eq!(count(""), 8);
+        assert_eq!(complete(&Tree::of(&[("xtask/Cargo.toml", "")])).len(), 8);
     }
 
     #[test]

@@ -115,6 +115,17 @@ impl Tree {
         self.files.iter().find(|file| file.path == path)
     }
 
+    /// Whether there is a file or folder of this path, text or not.
+    pub(crate) fn has(&self, path: &str) -> bool {
+        let is_it = |name: &str| {
+            name.strip_prefix(path).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+        };
+        let tracked = self.tracked.iter().flatten();
+        path.is_empty()
+            || self.files.iter().any(|file| is_it(&file.path))
+            || tracked.into_iter().any(|name| is_it(name))
+    }
+
     /// The folders directly under `crates/` that hold a manifest, with that manifest.
     pub(crate) fn crates(&self) -> impl Iterator<Item = (&str, &File)> {
         self.files.iter().filter_map(|file| {

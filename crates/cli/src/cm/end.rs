@@ -63,28 +63,10 @@ pub(super) fn next_event(events: &EventChannel) -> anyhow::Result<Event> {
     Err(Ended::Interrupted.into())
 }
 
-/// How long a client waits without a word. The connection manager repeats its request for more than
-/// a minute and a half before it gives up.
-const QUIET: Duration = Duration::from_secs(3);
-
 /// Waits for an event of this kind.
 pub(crate) fn expect(events: &EventChannel, kind: EventKind) -> anyhow::Result<Event> {
-    let (begin, mut is_quiet) = (Instant::now(), kind == EventKind::Established);
     loop {
-        let event = loop {
-            if is_quiet && begin.elapsed() > QUIET {
-                is_quiet = false;
-                eprintln!(
-                    "feroce: no answer yet, trying on: is the machine up, and UDP port 4791 open? \
-                     (`feroce doctor HOST`)"
-                );
-            }
-            match events.wait_event(Some(NAP_MS))? {
-                _ if stop::requested() => return Err(Ended::Interrupted.into()),
-                Some(event) => break event,
-                None => {}
-            }
-        };
+        let event = next_event(events)?;
         if event.kind == kind {
             return Ok(event);
         }

@@ -1,9 +1,7 @@
 //! The code of the scenes, in Rust and in C, cut out of the files that are compiled.
 
-use super::scenes::Scene;
-
 /// The scenes in C; `examples/c/scenes.c` is this file, and tests compile and run it.
-const C: &str = include_str!("scenes.c");
+pub(super) const C: &str = include_str!("scenes.c");
 
 /// Where the functions of a scene are.
 #[derive(Debug)]
@@ -17,20 +15,21 @@ pub(super) struct Code {
 }
 
 /// What the functions in Rust call besides the library.
-pub(super) const LEGEND: &str = "In the Rust of the scenes, `play.connected` makes two connected queue pairs (`Qp::connect`), \
-     `play.post` is `Qp::post_send`, `play.post_recv` is `Qp::post_recv`, and `play.done` waits for \
-     a completion that must be a success (`Cq::wait`). In the C, `meet_with` makes the two ends and \
-     `done` waits; examples/c of the source has both whole.";
+pub(super) const LEGEND: &str =
+    "In the Rust of the scenes, `play.connected` makes two connected queue pairs (`Qp::connect`), \
+     `play.post` is `Qp::post_send`, `play.post_recv` is `Qp::post_recv`, and `play.done` waits \
+     for a completion that must be a success (`Cq::wait`). In the C, `meet_with` makes the two \
+     ends and `done` waits; examples/c of the source has both whole.";
 
-impl Scene {
+impl Code {
     /// Its functions in Rust.
-    pub(super) fn rust(&self) -> String {
-        functions(self.code.source, self.code.rust)
+    pub(super) fn in_rust(&self) -> String {
+        functions(self.source, self.rust)
     }
 
     /// Its functions in C; nothing if it has none.
-    pub(super) fn c(&self) -> String {
-        functions(C, self.code.c)
+    pub(super) fn in_c(&self) -> String {
+        functions(C, self.c)
     }
 }
 
@@ -39,8 +38,8 @@ fn functions(source: &str, names: &[&str]) -> String {
     all.join("\n")
 }
 
-/// The function of this name: its lines, from its head to the brace that closes it.
-fn function(source: &str, name: &str) -> Option<String> {
+/// The function of this name in a source of either language: its lines, from its head to the brace that closes it.
+pub(super) fn function(source: &str, name: &str) -> Option<String> {
     let (rust, call) = (format!("fn {name}("), format!("{name}("));
     let is_head = |line: &str| {
         let is_c = line.starts_with("static ") && !line.contains('=') && line.ends_with(')');
@@ -51,30 +50,4 @@ fn function(source: &str, name: &str) -> Option<String> {
     let head = lines.iter().position(|line| is_head(line))?;
     let len = lines.get(head..)?.iter().position(|line| *line == "}")?;
     Some(lines.get(head..=head + len)?.iter().map(|line| format!("{line}\n")).collect())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::super::scenes::ALL;
-    use super::*;
-
-    #[test]
-    fn every_scene_has_its_code() {
-        for scene in ALL {
-            for (source, names) in [(scene.code.source, scene.code.rust), (C, scene.code.c)] {
-                for name in names {
-                    let text = function(source, name);
-                    let text = text.unwrap_or_else(|| panic!("{}: no {name}", scene.name));
-                    assert!(text.lines().count() > 3, "{text}");
-                }
-            }
-            // The function that is shown is the one that plays.
-            let played = scene.code.rust.last().expect("a function");
-            let heading = format!("    name: \"{}\",", scene.name);
-            let (_, rest) = scene.code.source.split_once(&heading).expect("the scene");
-            let (_, play) = rest.split_once("    play: ").expect("a function");
-            assert!(play.starts_with(&format!("{played},")), "{}", scene.name);
-            assert_eq!(scene.c().is_empty(), scene.name == "flush", "{}", scene.name);
-        }
-    }
 }

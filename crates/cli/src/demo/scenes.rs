@@ -49,3 +49,29 @@ pub(super) const ALL: &[Scene] = &[
     trouble::RNR,
     trouble::REFUSED,
 ];
+
+#[cfg(test)]
+mod tests {
+    use super::ALL;
+    use crate::demo::code::{C, function};
+
+    #[test]
+    fn every_scene_has_its_code() {
+        for scene in ALL {
+            for (source, names) in [(scene.code.source, scene.code.rust), (C, scene.code.c)] {
+                for name in names {
+                    let text = function(source, name);
+                    let text = text.unwrap_or_else(|| panic!("{}: no {name}", scene.name));
+                    assert!(text.lines().count() > 3, "{text}");
+                }
+            }
+            // The function that is shown is the one that plays.
+            let played = scene.code.rust.last().expect("a function");
+            let heading = format!("    name: \"{}\",", scene.name);
+            let (_, rest) = scene.code.source.split_once(&heading).expect("the scene");
+            let (_, play) = rest.split_once("    play: ").expect("a function");
+            assert!(play.starts_with(&format!("{played},")), "{}", scene.name);
+            assert_eq!(scene.code.in_c().is_empty(), scene.name == "flush", "{}", scene.name);
+        }
+    }
+}

@@ -109,8 +109,8 @@ pub(crate) struct Args {
     /// Draw latency or bandwidth over size.
     #[arg(long, value_name = "FILE.svg")]
     pub(crate) plot: Option<PathBuf>,
-    /// Also measure plain sockets between the two addresses, for comparison.
-    #[arg(long, value_enum, requires = "both")]
+    /// With --both: also measure plain sockets between the two addresses, for comparison.
+    #[arg(long, value_enum)]
     pub(crate) reference: Option<Reference>,
 }
 

@@ -36,6 +36,10 @@ pub(crate) fn run(args: &Args, json: bool) -> anyhow::Result<ExitCode> {
     stop::watch()?;
     let spec = args.spec()?;
     ensure!(args.address.len() <= 1 || args.both, "--address: two addresses are for --both");
+    ensure!(
+        args.reference.is_none() || args.both,
+        "--reference measures sockets between two ends of this process: it needs --both"
+    );
     if let Some(path) = &args.plot {
         crate::plot::prepare(path)?;
     }
@@ -140,7 +144,7 @@ fn client(args: &Args, spec: &Spec, host: &str, json: bool) -> anyhow::Result<Ve
         Some(place) => place,
         None => Place::toward(stream.peer_addr()?.ip())?.with_index(args.gid_index),
     };
-    let mut side = Side::tcp(stream)?;
+    let mut side = Side::tcp(stream, true)?;
     let led = session::lead(&place, &mut side, spec, Table { json, mode: spec.mode });
     if let Err(e) = &led {
         let _ = side.send(Message::Error(explain(e)));
@@ -175,7 +179,7 @@ fn serve(args: &Args, spec: &Spec, json: bool) -> anyhow::Result<()> {
         Some(place) => place,
         None => Place::at(stream.local_addr()?.ip())?.with_index(args.gid_index),
     };
-    let mut side = Side::tcp(stream)?;
+    let mut side = Side::tcp(stream, false)?;
     side.heeds_stop = true;
     let followed = session::follow(&place, &mut side, spec);
     match followed {

@@ -18,6 +18,11 @@ pub(crate) const VERSION: u32 = 4;
 /// Timeout for an answer of the other side, in units of 250 ms.
 const PATIENCE: u32 = 120;
 
+/// What is said of something else than `feroce perf` at the other end of the connection.
+const STRANGER: &str =
+    "it is not `feroce perf` of this version; if it is perftest, which uses the same TCP port, run \
+     perftest at both ends (`feroce run -- ib_write_bw`), or `feroce perf` at both";
+
 /// What a side sends about one of its queue pairs.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub(crate) struct QpEnd {
@@ -102,17 +107,27 @@ impl Side {
     }
 
     /// One end of a TCP connection. A thread reads from it, so that checking for a message costs no
-    /// system call.
-    pub(crate) fn tcp(stream: TcpStream) -> anyhow::Result<Self> {
+    /// system call. A client has asked something, so that an end without an answer means that the
+    /// other side is something else.
+    pub(crate) fn tcp(stream: TcpStream, is_client: bool) -> anyhow::Result<Self> {
         stream.set_nodelay(true)?;
-        let reader = BufReader::new(stream.try_clone()?);
+        let mut reader = BufReader::new(stream.try_clone()?);
         let (sender, incoming) = mpsc::channel();
         std::thread::Builder::new().name("perf-side".to_owned()).spawn(move || {
+            // Others may send no line at all, and wait.
+            let first = reader.fill_buf().map(|bytes| bytes.first().copied());
+            let is_ours = match first {
+                Ok(Some(byte)) => byte == b'{',
+                Ok(None) | Err(_) => !is_client,
+            };
+            if !is_ours {
+                let _ = sender.send(Message::Error(STRANGER.into()));
+                return;
+            }
             for line in reader.lines() {
                 let Ok(line) = line else { return };
-                let message = serde_json::from_str(&line).unwrap_or_else(|_| {
-                    Message::Error("it is not `feroce perf` that answers".into())
-                });
+                let message = serde_json::from_str(&line)
+                    .unwrap_or_else(|_| Message::Error(STRANGER.into()));
                 if sender.send(message).is_err() {
                     return;
                 }

@@ -46,6 +46,9 @@ impl ReqSent {
     pub(crate) fn on_timeout(mut self, now: Instant, out: &mut Out) -> Option<Self> {
         if self.retry.again(now) {
             out.repeat(self.ends.peer, &self.retry.bytes);
+            if self.retry.is_silent_for_long(now) {
+                out.note_silence(self.ends.peer);
+            }
             return Some(self);
         }
         out.tell(self.ends.is_silent, Event::Unreachable { conn: self.ends.conn() });

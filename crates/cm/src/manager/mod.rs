@@ -91,6 +91,7 @@ impl Manager {
         let out = Out {
             mads: VecDeque::new(),
             events: VecDeque::new(),
+            silent: VecDeque::new(),
             counters: Counters::default(),
             max_queued: config.max_queued,
         };
@@ -158,6 +159,12 @@ impl Manager {
     /// The next event.
     pub fn poll_event(&mut self) -> Option<Event> {
         self.out.events.pop_front()
+    }
+
+    /// The next peer that has not answered a connection request for three seconds, once for each
+    /// request. The request goes on; this is for a person who wonders why nothing happens.
+    pub fn poll_silence(&mut self) -> Option<Peer> {
+        self.out.silent.pop_front()
     }
 
     /// When the owner must call [`Manager::handle_timeout`].

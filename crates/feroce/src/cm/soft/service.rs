@@ -39,6 +39,8 @@ pub(super) struct Service {
     is_gone: bool,
     /// How many connection requests must have been given up before the next warning.
     flooded: u64,
+    /// Peers that have not answered for long, and how many there must be before the next warning.
+    silent: (u64, u64),
     ids: BTreeMap<ConnId, Arc<Shared>>,
     listeners: BTreeMap<ListenId, Arc<Shared>>,
     qps: BTreeMap<u32, Arc<Shared>>,
@@ -69,6 +71,7 @@ impl Agent for Service {
             });
         }
         self.report_flood();
+        self.report_silence();
         while let Some(event) = self.manager.poll_event() {
             self.on_event(engine, now, event);
         }
@@ -152,6 +155,7 @@ impl Service {
             scope,
             is_gone: false,
             flooded: 0,
+            silent: (0, 1),
             ids,
             listeners,
             qps,
@@ -179,6 +183,23 @@ impl Service {
                  others, {} were left to the retries of the peer; the addresses may be forged",
                 counters.half_open_evicted,
                 counters.drop_half_open_full
+            );
+        }
+    }
+
+    /// Tells of peers that do not answer: of the first, and whenever their number has doubled.
+    fn report_silence(&mut self) {
+        while let Some(peer) = self.manager.poll_silence() {
+            self.silent.0 += 1;
+            if self.silent.0 < self.silent.1 {
+                continue;
+            }
+            self.silent.1 = self.silent.1.saturating_mul(2);
+            let ip = peer.remote.gid.to_ip();
+            tracing::warn!(
+                "{ip} has not answered a connection request for 3 seconds, and is asked for 100 \
+                 seconds in all: is the machine up, does a program use RDMA there, and is UDP port \
+                 4791 open in both directions? `feroce doctor {ip}` tries it"
             );
         }
     }
