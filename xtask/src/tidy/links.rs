@@ -104,7 +104,10 @@ mod tests {
     fn links_lead_somewhere() {
         assert!(said("[b](b/B.md#what-now), [f](b), [w](https://a.b/c)\n").is_empty());
         assert!(said("## Here\n[me](#here)\n```\n[no](link)\n```\n").is_empty());
-        assert_eq!(said("\n[b](b/C.md)"), ["docs/A.md:2: the link `b/C.md` names no file of the tree"]);
+        assert_eq!(
+            said("\n[b](b/C.md)"),
+            ["docs/A.md:2: the link `b/C.md` names no file of the tree"]
+        );
         assert_eq!(said("[b](../../x)").len(), 1);
         assert_eq!(
             said("[b](b/B.md#what)"),

@@ -12,9 +12,8 @@ pub(crate) fn complete(tree: &Tree) -> Vec<Problem> {
         if manifest.get("package", "description").is_none_or(|entry| entry.text().is_empty()) {
             complain("`description` is missing");
         }
-        let is_published = manifest
-            .get("package", "publish")
-            .is_none_or(|entry| entry.value.trim() != "false");
+        let is_published =
+            manifest.get("package", "publish").is_none_or(|entry| entry.value.trim() != "false");
         let shared = ["license", "version", "edition", "rust-version", "keywords", "categories"];
         let needed = if is_published { &shared[..] } else { &shared[..1] };
         for key in needed {

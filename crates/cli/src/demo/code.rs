@@ -15,9 +15,8 @@ pub(super) struct Code {
 }
 
 /// What the functions in Rust call besides the library.
-pub(super) const LEGEND: &str =
-    "In the Rust of the scenes, `play.connected` makes two connected queue pairs (`Qp::connect`), \
-     `play.post` is `Qp::post_send`, `play.post_recv` is `Qp::post_recv`, and `play.done` waits \
+pub(super) const LEGEND: &str = "In the Rust of the scenes, `play.connected` makes two \
+     connected queue pairs (`Qp::connect`), `play.post` is `Qp::post_send`, `play.post_recv` is `Qp::post_recv`, and `play.done` waits \
      for a completion that must be a success (`Cq::wait`). In the C, `meet_with` makes the two \
      ends and `done` waits; examples/c of the source has both whole.";
 
@@ -38,7 +37,8 @@ fn functions(source: &str, names: &[&str]) -> String {
     all.join("\n")
 }
 
-/// The function of this name in a source of either language: its lines, from its head to the brace that closes it.
+/// The function of this name in a source of either language: its lines, from its head
+/// to the brace that closes it.
 pub(super) fn function(source: &str, name: &str) -> Option<String> {
     let (rust, call) = (format!("fn {name}("), format!("{name}("));
     let is_head = |line: &str| {

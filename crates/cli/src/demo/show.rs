@@ -102,7 +102,8 @@ impl Screen {
     /// The code of a scene.
     pub(super) fn code(&self, scene: &Scene) {
         let none = "(none: headers of rdma-core before version 46 have no ibv_wr_flush)\n";
-        let c = Some(scene.code.in_c()).filter(|c| !c.is_empty()).unwrap_or_else(|| none.to_owned());
+        let c =
+            Some(scene.code.in_c()).filter(|c| !c.is_empty()).unwrap_or_else(|| none.to_owned());
         for (language, code) in [("In Rust", scene.code.in_rust()), ("In C", c)] {
             self.line("");
             self.line(&format!("{}{}", " ".repeat(INDENT), self.style.paint(Ink::Bold, language)));
@@ -291,7 +292,8 @@ pub(super) fn scene_json(outcome: &Outcome, with_code: bool) -> Value {
         "name": outcome.scene.name, "title": outcome.scene.title, "ok": outcome.is_right(),
         "error": outcome.error, "story": story, "checks": checks });
     if with_code {
-        all["code"] = json!({ "rust": outcome.scene.code.in_rust(), "c": outcome.scene.code.in_c() });
+        all["code"] =
+            json!({ "rust": outcome.scene.code.in_rust(), "c": outcome.scene.code.in_c() });
     }
     all
 }

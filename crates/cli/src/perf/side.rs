@@ -19,9 +19,8 @@ pub(crate) const VERSION: u32 = 4;
 const PATIENCE: u32 = 120;
 
 /// What is said of something else than `feroce perf` at the other end of the connection.
-const STRANGER: &str =
-    "it is not `feroce perf` of this version; if it is perftest, which uses the same TCP port, run \
-     perftest at both ends (`feroce run -- ib_write_bw`), or `feroce perf` at both";
+const STRANGER: &str = "it is not `feroce perf` of this version; if it is perftest, which uses \
+     the same TCP port, run perftest at both ends (`feroce run -- ib_write_bw`), or `feroce perf` at both";
 
 /// What a side sends about one of its queue pairs.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -126,8 +125,8 @@ impl Side {
             }
             for line in reader.lines() {
                 let Ok(line) = line else { return };
-                let message = serde_json::from_str(&line)
-                    .unwrap_or_else(|_| Message::Error(STRANGER.into()));
+                let message =
+                    serde_json::from_str(&line).unwrap_or_else(|_| Message::Error(STRANGER.into()));
                 if sender.send(message).is_err() {
                     return;
                 }
