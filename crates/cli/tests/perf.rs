@@ -389,3 +389,44 @@ fn by_the_connection_manager() {
     let said = String::from_utf8_lossy(&out.stderr);
     assert!(!out.status.success() && said.contains("-R: `perf` connects only reliable"), "{said}");
 }
+
+/// Perftest has the same TCP port, and its first message is no line.
+#[test]
+fn strangers_are_told_from_ends() {
+    let port = free_port().to_string();
+    let mut server = feroce();
+    let server = server.args(["perf", "write", "bw", "-p", &port, "--address", "127.77.10.1"]);
+    let server = server.stderr(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("a server");
+    let mut stranger = loop {
+        match std::net::TcpStream::connect(format!("127.0.0.1:{port}")) {
+            Ok(stream) => break stream,
+            Err(_) => std::thread::sleep(Duration::from_millis(20)),
+        }
+    };
+    std::io::Write::write_all(&mut stranger, b"6.06\0").expect("a message");
+    let output = server.wait_with_output().expect("the server ends");
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(said.contains("if it is perftest"), "{said}");
+
+    // A server that reads what it does not understand, and leaves.
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+    let port = listener.local_addr().expect("an address").port().to_string();
+    let other = std::thread::spawn(move || drop(listener.accept().expect("a client")));
+    let args = ["write", "bw", "127.0.0.1", "-p", &port, "--address", "127.77.10.2"];
+    let said = output_text(&args);
+    other.join().expect("no panic");
+    assert!(said.contains("if it is perftest"), "{said}");
+}
+
+#[test]
+fn a_reference_needs_both_ends() {
+    let said = output_text(&["write", "bw", "127.0.0.1", "--reference", "tcp"]);
+    assert!(said.contains("--reference") && said.contains("it needs --both"), "{said}");
+}
+
+/// What a run that fails says.
+fn output_text(args: &[&str]) -> String {
+    let output = output(args);
+    assert!(!output.status.success());
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}

@@ -16,9 +16,10 @@ pub(super) struct Code {
 
 /// What the functions in Rust call besides the library.
 pub(super) const LEGEND: &str = "In the Rust of the scenes, `play.connected` makes two \
-     connected queue pairs (`Qp::connect`), `play.post` is `Qp::post_send`, `play.post_recv` is `Qp::post_recv`, and `play.done` waits \
-     for a completion that must be a success (`Cq::wait`). In the C, `meet_with` makes the two \
-     ends and `done` waits; examples/c of the source has both whole.";
+     connected queue pairs (`Qp::connect`), `play.post` is `Qp::post_send`, `play.post_recv` is \
+     `Qp::post_recv`, and `play.done` waits for a completion that must be a success (`Cq::wait`). \
+     In the C, `meet_with` makes the two ends and `done` waits; examples/c of the source has both \
+     whole.";
 
 impl Code {
     /// Its functions in Rust.

@@ -20,7 +20,8 @@ const PATIENCE: u32 = 120;
 
 /// What is said of something else than `feroce perf` at the other end of the connection.
 const STRANGER: &str = "it is not `feroce perf` of this version; if it is perftest, which uses \
-     the same TCP port, run perftest at both ends (`feroce run -- ib_write_bw`), or `feroce perf` at both";
+     the same TCP port, run perftest at both ends (`feroce run -- ib_write_bw`), or `feroce perf` \
+     at both";
 
 /// What a side sends about one of its queue pairs.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
