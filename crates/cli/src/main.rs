@@ -141,7 +141,7 @@ enum Command {
     Cmtime(cm::CmtimeArgs),
     /// Print asynchronous events as they happen.
     Asyncwatch(asyncwatch::Args),
-    /// Check what the adapter needs on this machine, and the way to another one.
+    /// Check what the adapter needs on this machine, and the path to another one.
     Doctor(doctor::Args),
     /// Hold the UDP port of this host for all programs of the user.
     Portd(portd::Args),

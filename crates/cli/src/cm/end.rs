@@ -329,7 +329,9 @@ impl End {
             match cqe.status {
                 WcStatus::Success if cqe.wr_id == PROBE => self.is_probing = false,
                 WcStatus::Success => return Ok(Some(cqe)),
-                WcStatus::RetryExceeded => bail!("the peer is gone: it does not answer any more"),
+                WcStatus::RetryExceeded => bail!(
+                    "the peer does not answer any more: has it ended, or is UDP port 4791 filtered?"
+                ),
                 // The end of an iWARP connection flushes what is posted; its event follows.
                 WcStatus::Flushed if self.has_ended()? => {
                     return Err(Ended::Disconnected.into());

@@ -213,7 +213,7 @@ pub(crate) struct BenchArgs {
     /// Let the patterns that write destroy what is on the disk.
     #[arg(long)]
     pub(super) overwrite: bool,
-    /// Commands to measure, each time [default: as many as go in a second].
+    /// Commands to measure, each time [default: as many as fit in a second].
     #[arg(short = 'n', long, value_name = "COMMANDS", conflicts_with = "duration",
           value_parser = clap::value_parser!(u64).range(1..))]
     iterations: Option<u64>,

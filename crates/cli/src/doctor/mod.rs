@@ -11,7 +11,7 @@ use serde::Serialize;
 const EXAMPLES: &str = "\
 Examples:
   feroce doctor                 this machine
-  feroce doctor 192.0.2.1       also the way to another machine
+  feroce doctor 192.0.2.1       also the path to another machine
 
 The exit status is 1 if something is wrong. Notes are about speed, or about features that programs
 can do without.";

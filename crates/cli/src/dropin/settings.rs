@@ -39,7 +39,7 @@ pub(crate) struct SettingArgs {
     /// Delay received packets: `50us`, or `50us~20us` for 30 to 70
     #[arg(long, value_name = "T")]
     delay: Option<String>,
-    /// Receive no faster than this: `10Gbit`, or `10Gbit:256KiB` with the queue in front
+    /// Receive no faster than this: `10Gbit`, or `10Gbit:256KiB` with a queue of that size
     #[arg(long, value_name = "R")]
     rate: Option<String>,
     /// Fix the random seed of faults and of the adapter, so that a run can be repeated

@@ -50,7 +50,7 @@ pub(crate) struct Args {
 enum Command {
     /// Start a fabric.
     Up(up::UpArgs),
-    /// Run a program on a host of it.
+    /// Run a program on a host of the fabric.
     Run(Box<run::Args>),
     /// Change a link.
     Link(link::Args),

@@ -35,7 +35,7 @@ pub(crate) struct Args {
     /// Every power of two from 2 bytes to 8 MiB.
     #[arg(short, long, conflicts_with = "size")]
     all: bool,
-    /// Messages to measure, on each queue pair [default: as many as go in a second].
+    /// Messages to measure, on each queue pair [default: as many as fit in a second].
     #[arg(short = 'n', long, visible_alias = "iters", conflicts_with = "duration")]
     iterations: Option<u64>,
     /// Seconds to measure.
@@ -100,7 +100,7 @@ pub(crate) struct Args {
     /// Accepted as in perftest, without effect: bandwidth is always in Gb/s.
     #[arg(long = "report_gbits")]
     report_gbits: bool,
-    /// Connect by the RDMA connection manager; over iWARP this is so anyhow.
+    /// Connect by the RDMA connection manager; iWARP always does.
     #[arg(short = 'R', long = "rdma_cm")]
     rdma_cm: bool,
     /// TCP port of the side channel.

@@ -321,7 +321,10 @@ impl End {
         let cause = all.find(|status| !matches!(status, WcStatus::Success | WcStatus::Flushed));
         match cause.unwrap_or(cqe.status) {
             status @ WcStatus::RetryExceeded => {
-                bail!("the other side no longer answers ({status:?}): is it still there?")
+                bail!(
+                    "the other side does not answer ({status:?}): is it still there? If TCP reaches it, \
+                     is UDP port 4791 filtered? (`feroce doctor HOST` tries it)"
+                )
             }
             WcStatus::Flushed if self.spec.iwarp => {
                 bail!("the connection has ended: is the other side still there?")
