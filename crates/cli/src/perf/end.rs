@@ -322,8 +322,8 @@ impl End {
         match cause.unwrap_or(cqe.status) {
             status @ WcStatus::RetryExceeded => {
                 bail!(
-                    "the other side does not answer ({status:?}): is it still there? If TCP reaches it, \
-                     is UDP port 4791 filtered? (`feroce doctor HOST` tries it)"
+                    "the other side does not answer ({status:?}): is it still there? If TCP \
+                     reaches it, is UDP port 4791 filtered? (`feroce doctor HOST` tries it)"
                 )
             }
             WcStatus::Flushed if self.spec.iwarp => {

@@ -342,8 +342,8 @@ fn describe_status(cqe: &Cqe) -> String {
     let what = if cqe.wr_id & RECV != 0 { "receive" } else { "send" };
     let hint = match cqe.status {
         WcStatus::RetryExceeded => {
-            ": the peer does not answer, though TCP reaches it: is UDP port 4791 filtered? (`feroce \
-             doctor HOST` tries it)"
+            ": the peer does not answer, though TCP reaches it: is UDP port 4791 filtered? \
+             (`feroce doctor HOST` tries it)"
         }
         WcStatus::RnrRetryExceeded => ": the peer posts no receives",
         WcStatus::RemoteInvalidRequest | WcStatus::LocalLength => {
