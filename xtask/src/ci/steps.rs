@@ -222,7 +222,8 @@ fn docs() -> Outcome<Done> {
     let mut docs = cargo(["doc", "--workspace", "--no-deps"]);
     run(docs.env("RUSTDOCFLAGS", extended("RUSTDOCFLAGS", "-D warnings")))?;
     // What crates.io would be given: that each has what it needs, without building it again.
-    run(&mut cargo(["package", "--workspace", "--exclude", "xtask", "--no-verify", "--quiet"]))?;
+    let mut package = cargo(["package", "--workspace", "--exclude", "xtask"]);
+    run(package.args(["--no-verify", "--offline", "--quiet"]))?;
     Ok(quietly())
 }
 
