@@ -119,6 +119,11 @@ impl Processes {
         process.arriving.into_iter().for_each(|packets| self.refund(packets.payer));
     }
 
+    /// The processes that are attached to a port.
+    pub(super) fn of(&self, at: PortRef) -> Vec<ConnId> {
+        self.slots.range((at, 0)..=(at, u8::MAX)).map(|(_, conn)| *conn).collect()
+    }
+
     /// How many processes are attached to ports of a node.
     pub(super) fn count(&self, node: usize) -> usize {
         self.slots.keys().filter(|(at, _)| at.node == node).count()
@@ -173,21 +178,21 @@ impl Processes {
 
     /// The processes at a port that packets are for.
     fn receivers(&self, at: PortRef, record: &Record<'_>) -> Vec<ConnId> {
-        let mut all = self.slots.range((at, 0)..=(at, u8::MAX)).map(|(_, conn)| *conn);
+        let all = self.of(at);
         if record.meta.dst.lid.is_multicast() {
-            return all.collect();
+            return all;
         }
         let target = feroce_local::target_of(record.bytes);
         let slot = match target {
             Target::Slot(slot) => slot.checked_add(1),
             Target::Service(service) => self.services.get(&(at, service)).map(|(slot, _)| *slot),
-            Target::All => return all.collect(),
+            Target::All => return all,
             Target::Any => None,
         };
         let found = slot.and_then(|slot| self.slots.get(&(at, slot))).copied();
         match target {
             // A process that has no listener answers that, so any will do.
-            Target::Service(_) => found.or_else(|| all.next()).into_iter().collect(),
+            Target::Service(_) => found.or_else(|| all.first().copied()).into_iter().collect(),
             _ => found.into_iter().collect(),
         }
     }

@@ -23,7 +23,7 @@ use super::conn::{Conn, ConnId, Reregistrations, Role, Watched};
 use super::data::{Processes, Told};
 use super::issm::IsSm;
 use super::manager::Manager;
-use super::members::Members;
+use super::members::{Member, Members};
 use super::report::{self, SubnetStatus};
 use super::taps::Taps;
 use crate::fabric::control::{self, Change, Command, Order, Reply};
@@ -45,6 +45,9 @@ const MAX_READY: usize = 64;
 const MAX_MESSAGES: usize = 64;
 /// Messages with packets of a connection that one turn takes.
 const MAX_PACKET_MESSAGES: usize = 4;
+/// Messages with packets that are taken from a process before its port leaves a group: as many as
+/// the credit of a process allows to be under way, if each has one short packet.
+const MAX_BEFORE_LEAVING: usize = 4096;
 /// The longest sleep: an interrupt of the user is noticed after it.
 const LOOK: Duration = Duration::from_millis(50);
 
@@ -73,6 +76,8 @@ pub(in super::super) struct Server {
     is_touched: bool,
     /// Connections with packets to read, after those of management.
     unread: Vec<ConnId>,
+    /// Memberships in groups that have ended, and their connections.
+    leaving: Vec<(ConnId, Member)>,
     /// The command that ended it: its connection closes when the process has cleaned up.
     ended_by: Option<SyncSender<Vec<u8>>>,
 }
@@ -112,6 +117,7 @@ impl Server {
             message: Vec::with_capacity(MAX_MESSAGE),
             is_touched: false,
             unread: Vec::new(),
+            leaving: Vec::new(),
             ended_by: None,
         })
     }
@@ -151,6 +157,7 @@ impl Server {
     fn turn(&mut self) -> anyhow::Result<()> {
         self.wait()?;
         self.obey();
+        self.leave_groups()?;
         let now = now();
         if self.subnet.poll_timeout().is_some_and(|at| at <= now) {
             self.is_touched = true;
@@ -168,7 +175,7 @@ impl Server {
         // Agents come first, so that a subnet manager has its answers although programs keep the
         // fabric busy.
         for id in std::mem::take(&mut self.unread) {
-            self.read_packets(id)?;
+            self.read_packets(id, MAX_PACKET_MESSAGES)?;
         }
         self.processes.handle_timeout(now, &mut self.subnet);
         self.hand_out(now)
@@ -264,9 +271,9 @@ impl Server {
         Ok(())
     }
 
-    /// Takes packets that a process has sent.
-    fn read_packets(&mut self, id: ConnId) -> anyhow::Result<()> {
-        for _ in 0..MAX_PACKET_MESSAGES {
+    /// Takes packets that a process has sent, in so many messages at most.
+    fn read_packets(&mut self, id: ConnId, most: usize) -> anyhow::Result<()> {
+        for _ in 0..most {
             let Some(len) = self.receive(id) else { return Ok(()) };
             let now = now();
             let message = self.buffer.get(..len).unwrap_or_default();
@@ -376,19 +383,26 @@ impl Server {
                 }
                 Role::Attached => self.processes.close(id),
                 Role::Claim => self.processes.release(id),
-                Role::Member => self.leave(id),
+                Role::Member => self.leaving.extend(self.members.remove(id).map(|it| (id, it))),
                 Role::New | Role::Watch(_) => {}
             }
         }
     }
 
-    /// A process takes part in a group no more.
-    fn leave(&mut self, id: ConnId) {
-        let Some(member) = self.members.remove(id) else { return };
-        // The answer is nothing that programs wait for; its number is that of the connection.
-        if let Some(packet) = member.leave(&self.subnet, id as u32) {
-            self.subnet.send(now(), member.at, packet);
+    /// Has the ports leave groups that their processes take part in no more.
+    fn leave_groups(&mut self) -> anyhow::Result<()> {
+        for (id, member) in std::mem::take(&mut self.leaving) {
+            // When the subnet manager hears of it, switches forward no more from this port to the
+            // group. What the port has sent before goes first.
+            for process in self.processes.of(member.at) {
+                self.read_packets(process, MAX_BEFORE_LEAVING)?;
+            }
+            // The answer is nothing that programs wait for; its number is that of the connection.
+            if let Some(packet) = member.leave(&self.subnet, id as u32) {
+                self.subnet.send(now(), member.at, packet);
+            }
         }
+        Ok(())
     }
 
     /// Hands out what the subnet has for programs.
