@@ -75,8 +75,8 @@ impl LinkSide {
 
     /// Records nothing any more when no process watches any more.
     fn expire_log(&mut self, now: Instant) {
-        self.log = self.log.take().filter(|log| !log.is_empty());
         self.log.iter_mut().for_each(|log| log.expire(now));
+        self.log.take_if(|log| log.is_empty());
     }
 
     /// The carrier has taken the packet of the fast path, at the time that `now` tells.

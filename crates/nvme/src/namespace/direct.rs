@@ -1,12 +1,11 @@
 //! A disk in memory whose blocks move between it and hosts without a copy in between.
 
 use std::fmt;
-use std::hash::{BuildHasher as _, RandomState};
 use std::sync::Arc;
 
 use feroce::Region;
 
-use super::{Io, Namespace, ZEROES, done};
+use super::{Io, Namespace, done, new_generation};
 use crate::wire::Status;
 
 /// Bytes in a block.
@@ -43,18 +42,12 @@ impl DirectNamespace {
     /// A disk of blocks of 512 bytes, all zeros; none if there is not so much memory.
     pub fn new(blocks: usize) -> Option<Self> {
         let region = Region::alloc(blocks.checked_mul(BLOCK as usize)?).ok()?;
-        // The keys of a hasher are random.
-        let generation = RandomState::new().hash_one(blocks);
-        Some(Self { region, blocks: blocks as u64, generation })
+        Some(Self { region, blocks: blocks as u64, generation: new_generation() })
     }
 
     fn place(lba: u64) -> Result<usize, Status> {
         let place = usize::try_from(lba).ok().and_then(|lba| lba.checked_mul(BLOCK as usize));
         place.ok_or(Status::LBA_RANGE)
-    }
-
-    fn write_at(&self, lba: u64, from: &[u8]) -> Result<(), Status> {
-        self.region.write_at(Self::place(lba)?, from).map_err(|_| Status::LBA_RANGE)
     }
 }
 
@@ -81,24 +74,11 @@ impl Namespace for DirectNamespace {
     }
 
     fn write<'a>(&'a self, lba: u64, from: &'a [u8]) -> Io<'a> {
-        done(self.write_at(lba, from))
+        let write = |place| self.region.write_at(place, from).map_err(|_| Status::LBA_RANGE);
+        done(Self::place(lba).and_then(write))
     }
 
     fn flush(&self) -> Io<'_> {
-        done(Ok(()))
-    }
-
-    fn write_zeroes(&self, lba: u64, blocks: u64) -> Io<'_> {
-        let zeroes = [0; ZEROES];
-        let most = (ZEROES / BLOCK as usize) as u64;
-        let (mut lba, mut left) = (lba, blocks);
-        while left > 0 {
-            let now = left.min(most);
-            if let Err(status) = self.write_at(lba, &zeroes[..now as usize * BLOCK as usize]) {
-                return done(Err(status));
-            }
-            (lba, left) = (lba + now, left - now);
-        }
         done(Ok(()))
     }
 }

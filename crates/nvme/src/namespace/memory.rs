@@ -1,11 +1,10 @@
 //! A disk in memory.
 
 use std::fmt;
-use std::hash::{BuildHasher as _, RandomState};
 use std::ops::Range;
 use std::sync::{PoisonError, RwLock};
 
-use super::{Io, Namespace, done};
+use super::{Io, Namespace, done, new_generation};
 use crate::wire::Status;
 
 /// Bytes in a block.
@@ -33,9 +32,8 @@ impl fmt::Debug for MemoryNamespace {
 impl MemoryNamespace {
     /// A disk of blocks of 512 bytes, all zeros.
     pub fn new(blocks: usize) -> Self {
-        // The keys of a hasher are random.
-        let generation = RandomState::new().hash_one(blocks);
-        Self { bytes: RwLock::new(vec![0; blocks * BLOCK as usize]), generation }
+        let bytes = RwLock::new(vec![0; blocks * BLOCK as usize]);
+        Self { bytes, generation: new_generation() }
     }
 
     fn range(lba: u64, len: usize) -> Option<Range<usize>> {

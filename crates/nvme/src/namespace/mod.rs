@@ -5,6 +5,7 @@ mod file;
 mod memory;
 
 use std::fmt::Debug;
+use std::hash::{BuildHasher as _, RandomState};
 use std::pin::Pin;
 use std::sync::Arc;
 
@@ -81,6 +82,12 @@ pub trait Namespace: Debug + Send + Sync {
     fn deallocate(&self, lba: u64, blocks: u64) -> Io<'_> {
         self.write_zeroes(lba, blocks)
     }
+}
+
+/// The generation of a disk whose content does not outlive this process.
+fn new_generation() -> u64 {
+    // The keys of a hasher are random.
+    RandomState::new().hash_one(0)
 }
 
 /// An operation that is complete.
