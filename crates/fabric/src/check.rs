@@ -8,7 +8,7 @@ use crate::port::PortId;
 
 impl<B> Fabric<B> {
     /// Says what does not hold, if something does not: every byte that was sent or copied is
-    /// delivered, dropped or inside; buffers hold what waits at their switches and no more than
+    /// delivered, dropped or inside; every drop counts at one port; buffers hold what waits at their switches and no more than
     /// they have room for; frames arrive in the order in which they were sent. For tests: it looks
     /// at every packet.
     pub fn check(&self) -> Result<(), String> {
@@ -20,6 +20,12 @@ impl<B> Fabric<B> {
         let inside = self.bytes_inside();
         if entered != left + inside {
             return Err(format!("{entered} bytes entered, {left} left, {inside} are inside"));
+        }
+        let at_ports: u64 =
+            self.ports.iter().map(|port| port.stats.dropped_all().packets).sum();
+        let dropped = totals.dropped_all().packets;
+        if at_ports != dropped {
+            return Err(format!("{dropped} packets were dropped, but {at_ports} at ports"));
         }
         for (node, ports) in self.ports_of.iter().enumerate() {
             let queued: u64 = ports.iter().map(|&id| self.queued_at(id)).sum();

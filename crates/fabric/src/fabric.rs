@@ -317,7 +317,7 @@ impl<B> Fabric<B> {
         };
         if let Some(reason) = reason {
             let (node, ingress, share) = (port.node, stored.ingress, stored.share);
-            let len = self.drop_packet(packet, reason);
+            let len = self.drop_packet(id, packet, reason);
             return self.release(node, ingress, priority, len, share);
         }
         let is_first = port.waiting & (1 << priority) == 0;
@@ -463,7 +463,8 @@ impl<B> Fabric<B> {
         };
         self.totals.hops += 1;
         if !is_up || self.is_lost(loss) {
-            self.drop_packet(id, if is_up { DropReason::Loss } else { DropReason::LinkDown });
+            let reason = if is_up { DropReason::Loss } else { DropReason::LinkDown };
+            self.drop_packet(from, id, reason);
             self.tell_again(from);
             return None;
         }
@@ -492,11 +493,16 @@ impl<B> Fabric<B> {
         None
     }
 
-    /// Counts a packet that is lost, and returns its length.
-    pub(crate) fn drop_packet(&mut self, id: u32, reason: DropReason) -> u32 {
+    /// Counts a packet that is lost at a port, and returns its length.
+    pub(crate) fn drop_packet(&mut self, at: PortId, id: u32, reason: DropReason) -> u32 {
         let len = self.packets.remove(id as usize).packet.len;
-        self.totals.drop(reason, len);
+        self.count_drop(at, reason, len);
         len
+    }
+
+    fn count_drop(&mut self, at: PortId, reason: DropReason, len: u32) {
+        self.totals.drop(reason, len);
+        self.ports[at as usize].stats.drop(reason, len);
     }
 
     /// Counts a copy of a multicast.
@@ -512,7 +518,7 @@ impl<B> Fabric<B> {
         let choices = self.routes.choices(node, *to);
         let egress = match (choices, self.config.spread) {
             ([], _) => {
-                self.drop_packet(id, DropReason::NoRoute);
+                self.drop_packet(self.ports_of[node][ingress], id, DropReason::NoRoute);
                 return;
             }
             ([only], _) => *only,
@@ -524,7 +530,7 @@ impl<B> Fabric<B> {
         };
         let Some(buffer) = &mut self.buffers[node] else { return };
         if !buffer.admit(ingress, usize::from(priority), u64::from(len)) {
-            self.drop_packet(id, DropReason::Buffer);
+            self.drop_packet(egress, id, DropReason::Buffer);
             return;
         }
         self.enqueue(egress, id);
@@ -543,7 +549,7 @@ impl<B> Fabric<B> {
                 self.ports[id as usize].dequeue(self.now, &self.packets, priority)
             {
                 let Stored { packet, ingress, share, .. } = self.packets.remove(packet as usize);
-                self.totals.drop(reason, packet.len);
+                self.count_drop(id, reason, packet.len);
                 let node = self.ports[id as usize].node;
                 self.release(node, ingress, priority, packet.len, share);
             }

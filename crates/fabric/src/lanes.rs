@@ -152,7 +152,7 @@ impl<B> Fabric<B> {
         if self.infiniband.lanes[id as usize][vl].accept(blocks(len)) {
             return true;
         }
-        self.drop_packet(packet, DropReason::Buffer);
+        self.drop_packet(id, packet, DropReason::Buffer);
         false
     }
 
@@ -183,7 +183,7 @@ impl<B> Fabric<B> {
             }
         };
         let Some((&last, others)) = ports.split_last() else {
-            self.drop_packet(id, DropReason::NoRoute);
+            self.drop_packet(arrived_by, id, DropReason::NoRoute);
             return self.return_credits(arrived_by, vl, len, NONE);
         };
         if !others.is_empty() {
@@ -221,7 +221,7 @@ impl<B> Fabric<B> {
             let Some(packet) = port.dequeue(self.now, &self.packets, vl) else { continue };
             let Stored { ingress, share, .. } = self.packets[packet as usize];
             let node = port.node;
-            let len = self.drop_packet(packet, DropReason::Lifetime);
+            let len = self.drop_packet(id, packet, DropReason::Lifetime);
             self.release(node, ingress, vl, len, share);
             self.update_lane(id, vl, true);
         }

@@ -33,7 +33,7 @@ impl<B> Fabric<B> {
     fn lose_in_flight(&mut self, id: PortId) {
         for (_, frame) in core::mem::take(&mut self.ports[id as usize].in_flight) {
             if let Frame::Packet(packet) = frame {
-                self.drop_packet(packet, DropReason::LinkDown);
+                self.drop_packet(id, packet, DropReason::LinkDown);
             }
         }
     }

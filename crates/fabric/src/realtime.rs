@@ -75,7 +75,7 @@ impl<B> Fabric<B> {
         let port = &self.ports[from as usize];
         let (loss, to) = (port.loss, port.peer);
         if self.is_lost(loss) {
-            self.drop_packet(packet, DropReason::Loss);
+            self.drop_packet(from, packet, DropReason::Loss);
             return;
         }
         self.tap(at, to, false, packet);

@@ -42,6 +42,27 @@ impl Count {
     }
 }
 
+/// Packets that were dropped, by reason.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+struct Drops([Count; DropReason::ALL.len()]);
+
+impl Drops {
+    fn add(&mut self, reason: DropReason, len: u32) {
+        self.0[reason as usize].add(len);
+    }
+
+    fn of(&self, reason: DropReason) -> Count {
+        self.0[reason as usize]
+    }
+
+    fn all(&self) -> Count {
+        self.0.iter().fold(Count::default(), |sum, count| Count {
+            packets: sum.packets + count.packets,
+            bytes: sum.bytes + count.bytes,
+        })
+    }
+}
+
 /// What happened at a port.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct PortStats {
@@ -55,6 +76,7 @@ pub struct PortStats {
     pub paused_ps: u64,
     /// The most bytes that waited.
     pub queue_max: u64,
+    dropped: Drops,
     /// Bytes times picoseconds that they waited, up to `queue_at`.
     queue_area: u128,
     queue_at: Time,
@@ -66,6 +88,22 @@ impl PortStats {
         self.queue_area += u128::from(from) * u128::from(now.ps_since(self.queue_at));
         (self.queue_at, self.queue_bytes) = (now, to);
         self.queue_max = self.queue_max.max(to);
+    }
+
+    /// Packets that were dropped here for a reason. A packet that found no room, was lost on the
+    /// link or was discarded counts at the port that would have sent it or has sent it; one without
+    /// a route, and in an InfiniBand fabric one without room, at the port that it arrived by.
+    pub fn dropped(&self, reason: DropReason) -> Count {
+        self.dropped.of(reason)
+    }
+
+    /// Packets that were dropped here.
+    pub fn dropped_all(&self) -> Count {
+        self.dropped.all()
+    }
+
+    pub(crate) fn drop(&mut self, reason: DropReason, len: u32) {
+        self.dropped.add(reason, len);
     }
 
     /// Bytes that wait now.
@@ -89,7 +127,7 @@ pub struct Totals {
     pub copied: Count,
     /// Packets that reached their hosts.
     pub delivered: Count,
-    dropped: [Count; DropReason::ALL.len()],
+    dropped: Drops,
     /// Packets that passed a link.
     pub hops: u64,
     /// Events that the fabric handled.
@@ -99,18 +137,15 @@ pub struct Totals {
 impl Totals {
     /// Packets that were dropped for a reason.
     pub fn dropped(&self, reason: DropReason) -> Count {
-        self.dropped[reason as usize]
+        self.dropped.of(reason)
     }
 
     /// Packets that were dropped.
     pub fn dropped_all(&self) -> Count {
-        self.dropped.iter().fold(Count::default(), |sum, count| Count {
-            packets: sum.packets + count.packets,
-            bytes: sum.bytes + count.bytes,
-        })
+        self.dropped.all()
     }
 
     pub(crate) fn drop(&mut self, reason: DropReason, len: u32) {
-        self.dropped[reason as usize].add(len);
+        self.dropped.add(reason, len);
     }
 }

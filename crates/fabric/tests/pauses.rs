@@ -169,3 +169,24 @@ fn a_buffer_without_a_pool_passes_packets_one_by_one() {
         assert_eq!(fabric.totals().delivered.packets, sent, "the sender was stopped for good");
     }
 }
+
+#[test]
+fn a_drop_counts_at_the_port_that_had_no_room_and_a_loss_at_the_sender_of_the_link() {
+    let topology = Topology::star(3, RATE, DELAY_PS);
+    let buffer = BufferConfig { bytes: 16 * u64::from(MTU), ..BufferConfig::default() };
+    let config = Config { buffer, ..Config::default() };
+    let mut fabric = Fabric::new(topology, config).expect("a star");
+    fabric.set_loss(0, 0.1);
+    run(&mut fabric, &[(0, 2, 0), (1, 2, 0)], Time::from_ns(1_000_000));
+    let totals = fabric.totals().clone();
+    let switch = fabric.topology().nodes().len() - 1;
+    for (node, port, stats) in fabric.port_stats() {
+        let is_full = (node, port) == (switch, 2);
+        let room = if is_full { totals.dropped(DropReason::Buffer).packets } else { 0 };
+        assert_eq!(stats.dropped(DropReason::Buffer).packets, room, "{node}:{port}");
+        let lost = if node == 0 { totals.dropped(DropReason::Loss).packets } else { 0 };
+        assert_eq!(stats.dropped(DropReason::Loss).packets, lost, "{node}:{port}");
+    }
+    assert!(totals.dropped(DropReason::Buffer).packets > 0, "{totals:?}");
+    assert!(totals.dropped(DropReason::Loss).packets > 0, "{totals:?}");
+}

@@ -2,8 +2,8 @@
 //! inside, and a buffer never holds more than it has.
 
 use feroce_fabric::{
-    BufferConfig, Config, Ecn, Fabric, FlowKey, Headroom, Link, Node, Output, Packet, PfcConfig,
-    Quantize, Rate, Spread, TelemetryConfig, Time, Topology,
+    BufferConfig, Config, DropReason, Ecn, Fabric, FlowKey, Headroom, Link, Node, Output, Packet,
+    PfcConfig, Quantize, Rate, Spread, TelemetryConfig, Time, Topology,
 };
 use feroce_train::Ecn as EcnBits;
 
@@ -106,6 +106,11 @@ fn run(seed: u64) -> Seen {
         let totals = fabric.totals();
         let known = totals.delivered.bytes + totals.dropped_all().bytes + fabric.bytes_inside();
         assert_eq!(totals.injected.bytes, known, "seed {seed}: bytes vanished or appeared");
+    }
+    for reason in DropReason::ALL {
+        let at_ports = fabric.port_stats().map(|(.., stats)| stats.dropped(reason).packets);
+        let all = fabric.totals().dropped(reason).packets;
+        assert_eq!(at_ports.sum::<u64>(), all, "seed {seed}: {reason:?} at ports, and in all");
     }
     let dropped = fabric.totals().dropped_all().packets;
     Seen { deliveries, pauses: fabric.take_pauses().len(), dropped }

@@ -34,6 +34,8 @@ pub(super) struct PortStatus {
     pub(super) queue_max: u64,
     pub(super) pauses: u64,
     pub(super) paused_us: f64,
+    /// Packets that were dropped here, by reason; only reasons that there were.
+    pub(super) dropped: Vec<(String, u64)>,
 }
 
 /// What there is and what happened.
@@ -80,6 +82,11 @@ impl Status {
                 queue_max: stats.queue_max,
                 pauses: stats.pauses,
                 paused_us: stats.paused_ps as f64 / 1e6,
+                dropped: DropReason::ALL
+                    .iter()
+                    .map(|&reason| (word(reason).to_owned(), stats.dropped(reason).packets))
+                    .filter(|(_, packets)| *packets > 0)
+                    .collect(),
             })
         });
         let totals = fabric.totals();
@@ -132,7 +139,7 @@ impl fmt::Display for Status {
         }
         writeln!(
             f,
-            "\n{:<12} {:<12} {:>6} {:>8} {:>7} {:>10} {:>13} {:>8} {:>9} {:>7} {:>10}",
+            "\n{:<12} {:<12} {:>6} {:>8} {:>7} {:>10} {:>13} {:>8} {:>8} {:>9} {:>7} {:>10}",
             "port",
             "to",
             "link",
@@ -140,6 +147,7 @@ impl fmt::Display for Status {
             "loss",
             "packets",
             "bytes",
+            "dropped",
             "marked",
             "queue max",
             "pauses",
@@ -150,12 +158,13 @@ impl fmt::Display for Status {
             let (rate, loss) = (rate(port.rate_bps), format!("{} %", port.loss * 100.0));
             writeln!(
                 f,
-                "{:<12} {:<12} {link:>6} {rate:>8} {loss:>7} {:>10} {:>13} {:>8} {:>9} {:>7} \
-                 {:>10.1}",
+                "{:<12} {:<12} {link:>6} {rate:>8} {loss:>7} {:>10} {:>13} {:>8} {:>8} {:>9} \
+                 {:>7} {:>10.1}",
                 port.port,
                 port.peer,
                 port.packets,
                 port.bytes,
+                port.dropped.iter().map(|(_, packets)| packets).sum::<u64>(),
                 port.marked,
                 port.queue_max,
                 port.pauses,
