@@ -281,6 +281,7 @@ fn the_page_shows_the_fabrics_that_run() {
     let port = during[0]["status"]["ports"][0]["port"].as_str().expect("a name");
     fabric.done(&["link", port, "down"]);
     let cut = fabrics();
+    let page = crate::web::dump(&format!("http://{url}"), "fabric");
     drop(fabric);
     let after = fabrics();
     web.kill().expect("our child");
@@ -289,8 +290,14 @@ fn the_page_shows_the_fabrics_that_run() {
     assert_eq!(during[0]["kind"], "ethernet");
     let ports = |seen: &Value| seen[0]["status"]["ports"].as_array().expect("a list").clone();
     assert_eq!(during[0]["status"]["hosts"].as_array().map(Vec::len), Some(4));
-    let fields = ["port", "peer", "queued", "queue_max", "pauses", "paused_us", "rate_bps"];
+    let fields =
+        ["port", "peer", "queued", "queue_max", "pauses", "paused_us", "rate_bps", "dropped"];
     assert!(ports(&during).iter().all(|port| fields.iter().all(|key| !port[*key].is_null())));
     let is_up = |ports: Vec<Value>| ports.iter().all(|port| port["is_up"] == true);
     assert!(is_up(ports(&during)) && !is_up(ports(&cut)), "{cut}");
+    let Some(page) = page else { return };
+    assert!(page.contains("<h2>Fabric web</h2>"), "{page}");
+    assert_eq!(page.matches("class=\"cable").count(), ports(&cut).len(), "half a link each");
+    assert_eq!(page.matches("class=\"cable down\"").count(), 2, "both ends of one link:\n{page}");
+    assert!(page.contains("<th class=\"number\">Dropped</th>"), "{page}");
 }

@@ -353,22 +353,75 @@ fn faults_are_switched_in_a_running_device_where_that_is_allowed() {
     }
 }
 
+#[test]
+fn faults_of_iwarp_connections_are_switched_where_tcp_does_not_repair_them() {
+    let mut command = feroce(&["--transport", "iwarp", "rping", "-s", "-P", "-a", "127.96.1.8"]);
+    let mut child =
+        command.env("FEROCE_FAULT", "off").stderr(Stdio::piped()).spawn().expect("feroce starts");
+    let mut line = String::new();
+    BufReader::new(child.stderr.as_mut().expect("piped")).read_line(&mut line).expect("readable");
+    let server = Running(child);
+    assert!(line.contains("listening"), "{line}");
+    let pid = server.0.id().to_string();
+    let web = Web::start(&["--control", &pid]);
+    let change = |fault: &str| {
+        let path = format!("fault?pid={pid}&device=feroce%40127.96.1.8&fault={fault}");
+        post(&web, &path)
+    };
+    let held = || {
+        let seen: Value = serde_json::from_str(&web.page("look.json")).expect("JSON");
+        seen["devices"][0]["link"]["fault_held"].as_u64().expect("a number")
+    };
+    let ping = || {
+        let args = ["--transport", "iwarp", "rping", "-c", "-a", "127.96.1.8", "-C", "10"];
+        let client = feroce(&args).output().expect("feroce starts");
+        assert!(client.status.success(), "{}", String::from_utf8_lossy(&client.stderr));
+    };
+    ping();
+    assert_eq!(held(), 0, "nothing is delayed yet");
+    assert_eq!(change("delay=1ms"), (200, r#"{"fault":"delay=1ms"}"#.to_owned()));
+    ping();
+    let delayed = held();
+    assert!(delayed >= 10, "{delayed}");
+    assert_eq!(change("off").0, 200);
+    ping();
+    assert_eq!(held(), delayed, "nothing is delayed any more");
+    let (status, why) = change("loss=1%25");
+    assert!(status == 409 && why.contains("TCP repairs"), "{status} {why}");
+}
+
 /// The first of some programs that is there.
 fn browser() -> Option<&'static str> {
-    ["chromium-headless-shell", "chromium"].into_iter().find(|name| {
+    let found = ["chromium-headless-shell", "chromium"].into_iter().find(|name| {
         let version = Command::new(name).arg("--version").stderr(Stdio::null()).output();
         version.is_ok_and(|output| output.status.success())
-    })
+    });
+    if found.is_none() {
+        let package = "chromium-headless-shell";
+        assert!(std::env::var_os("CI").is_none(), "in CI there must be {package}");
+        eprintln!("SKIPPED: there is no Chromium here (apt-get install {package})");
+    }
+    found
+}
+
+/// The page as a browser has built it, if there is a browser.
+pub(crate) fn dump(url: &str, name: &str) -> Option<String> {
+    let folder = temporary(name);
+    let mut command = Command::new(browser()?);
+    command.args(["--headless", "--no-sandbox", "--disable-gpu", "--dump-dom"]);
+    command.arg(format!("--user-data-dir={}", folder.display())).env("HOME", &folder);
+    // Time of the page, which stands still while it waits for an answer.
+    command.arg("--virtual-time-budget=5000").stderr(Stdio::null());
+    let output = command.arg(url).output().expect("it is here");
+    std::fs::remove_dir_all(folder).expect("our folder");
+    Some(String::from_utf8_lossy(&output.stdout).into_owned())
 }
 
 #[test]
 fn a_browser_draws_the_page() {
-    let Some(browser) = browser() else {
-        let package = "chromium-headless-shell";
-        assert!(std::env::var_os("CI").is_none(), "in CI there must be {package}");
-        eprintln!("SKIPPED: there is no Chromium here (apt-get install {package})");
+    if browser().is_none() {
         return;
-    };
+    }
     let server = rping("127.96.1.3");
     let client = feroce(&["rping", "-c", "-a", "127.96.1.3", "-C", "1000000000"]);
     let client = Running({ client }.spawn().expect("feroce starts"));
@@ -390,15 +443,8 @@ fn a_browser_draws_the_page() {
     let qp = qps.iter().find(|qp| qp["peer"].is_object()).expect("it is connected");
     let (name, qpn) = (device["device"].as_str().expect("a name"), &qp["qpn"]);
 
-    let folder = temporary("browser");
-    let mut command = Command::new(browser);
-    command.args(["--headless", "--no-sandbox", "--disable-gpu", "--dump-dom"]);
-    command.arg(format!("--user-data-dir={}", folder.display())).env("HOME", &folder);
-    // Time of the page, which stands still while it waits for an answer.
-    command.arg("--virtual-time-budget=5000").stderr(Stdio::null());
-    command.arg(format!("{}#{}/{qpn}/{name}", web.url, pids[0]));
-    let output = command.output().expect("it is here");
-    let page = String::from_utf8_lossy(&output.stdout);
+    let page = dump(&format!("{}#{}/{qpn}/{name}", web.url, pids[0]), "browser");
+    let page = page.expect("there is a browser");
     for pid in &pids {
         assert!(page.contains(&format!(">feroce {pid}</text>")), "no node of {pid}:\n{page}");
         assert!(page.contains(&format!("<td class=\"\">{pid} feroce</td>")), "{page}");
@@ -409,5 +455,4 @@ fn a_browser_draws_the_page() {
     assert!(page.contains("<g class=\"step request\">"), "no request:\n{page}");
     assert!(page.contains("<g class=\"step answer\">"), "no answer:\n{page}");
     assert!(page.contains("role=\"status\" hidden=\"\""), "something is wrong:\n{page}");
-    std::fs::remove_dir_all(folder).expect("our folder");
 }

@@ -21,8 +21,7 @@ impl<B> Fabric<B> {
         if entered != left + inside {
             return Err(format!("{entered} bytes entered, {left} left, {inside} are inside"));
         }
-        let at_ports: u64 =
-            self.ports.iter().map(|port| port.stats.dropped_all().packets).sum();
+        let at_ports: u64 = self.ports.iter().map(|port| port.stats.dropped_all().packets).sum();
         let dropped = totals.dropped_all().packets;
         if at_ports != dropped {
             return Err(format!("{dropped} packets were dropped, but {at_ports} at ports"));

@@ -212,7 +212,8 @@ impl Context {
         while engine.poll_event().is_some() {}
         let monitor = monitor_of(&device, has_v1);
         let (name, is_shared, faults) = (device.name(), registry.is_some(), Faults::new(&settings));
-        let streams = streams.map(|tcp| stack::streams(tcp, &settings, &clock, name, &log));
+        let streams =
+            streams.map(|tcp| stack::streams(tcp, &settings, &faults, &clock, name, &log));
         let link = match streams {
             // Layers on packets would see none.
             Some(_) => link,

@@ -85,20 +85,12 @@ pub(crate) fn rocev1(
 
 /// What a device asks for in handshakes, if the settings say that it speaks iWARP.
 pub(crate) fn iwarp(settings: &Settings) -> io::Result<Option<HandshakeConfig>> {
-    let is_set = |chance: Probability| !chance.is_never();
     let fault = settings.fault.as_ref();
     if settings.engine.transport != TransportKind::Iwarp {
         fault.map_or(Ok(()), of_roce).map_err(unsupported)?;
         return Ok(None);
     }
-    let of_packets =
-        |fault: &FaultConfig| [fault.loss, fault.duplicate, fault.reorder].into_iter().any(is_set);
-    if fault.is_some_and(of_packets) {
-        return Err(unsupported(
-            "the faults loss, dup and reorder concern packets, and TCP repairs them: use corrupt, \
-             delay, rate, cut or reset, or set `transport` to `roce`",
-        ));
-    }
+    fault.map_or(Ok(()), of_iwarp).map_err(unsupported)?;
     if settings.fabric.is_some() {
         return Err(unsupported(
             "a fabric carries packets, and iWARP has TCP connections: leave `fabric` out, or set \
@@ -127,25 +119,37 @@ pub(crate) fn of_roce(fault: &FaultConfig) -> Result<(), &'static str> {
     }
 }
 
+/// Refuses faults that streams cannot have.
+fn of_iwarp(fault: &FaultConfig) -> Result<(), &'static str> {
+    match [fault.loss, fault.duplicate, fault.reorder].into_iter().all(Probability::is_never) {
+        true => Ok(()),
+        false => {
+            Err("the faults loss, dup and reorder concern packets, and TCP repairs them: use \
+                      corrupt, delay, rate, cut or reset, or set `transport` to `roce`")
+        }
+    }
+}
+
 /// The faults of an open device.
 #[derive(Clone, Debug, Default)]
 pub(crate) enum Faults {
     /// There is no layer for them.
     #[default]
     Absent,
-    /// Those of streams, which stay as they are.
-    Fixed(FaultConfig),
+    /// Those of streams.
+    Streams(Arc<FaultSwitch>),
     /// Those of packets.
-    Switch(Arc<FaultSwitch>),
+    Packets(Arc<FaultSwitch>),
 }
 
 impl Faults {
     /// As the settings say.
     pub(crate) fn new(settings: &Settings) -> Self {
-        match (&settings.fault, settings.engine.transport) {
-            (None, _) => Self::Absent,
-            (Some(fault), TransportKind::Iwarp) => Self::Fixed(fault.clone()),
-            (Some(fault), _) => Self::Switch(Arc::new(FaultSwitch::new(fault.clone()))),
+        let Some(fault) = &settings.fault else { return Self::Absent };
+        let switch = Arc::new(FaultSwitch::new(fault.clone()));
+        match settings.engine.transport {
+            TransportKind::Iwarp => Self::Streams(switch),
+            _ => Self::Packets(switch),
         }
     }
 
@@ -153,29 +157,29 @@ impl Faults {
     pub(crate) fn get(&self) -> Option<FaultConfig> {
         match self {
             Self::Absent => None,
-            Self::Fixed(fault) => Some(fault.clone()),
-            Self::Switch(switch) => Some(switch.get()),
+            Self::Streams(switch) | Self::Packets(switch) => Some(switch.get()),
         }
     }
 
     /// Sets others. The error says why that is not possible.
     pub(crate) fn set(&self, fault: FaultConfig) -> Result<(), &'static str> {
-        match self {
-            Self::Absent => Err(
-                "the device has no fault layer, and processes of this host may reach its memory \
-                 without packets: start the program with FEROCE_FAULT=off, then faults can be \
-                 switched on",
-            ),
-            Self::Fixed(_) => {
-                Err("the faults of iWARP connections are those of the setting `fault`: start the \
-                 program anew with others")
+        let switch = match self {
+            Self::Absent => {
+                return Err("the device has no fault layer, and processes of this host may reach \
+                            its memory without packets: start the program with FEROCE_FAULT=off, \
+                            then faults can be switched on");
             }
-            Self::Switch(switch) => {
+            Self::Streams(switch) => {
+                of_iwarp(&fault)?;
+                switch
+            }
+            Self::Packets(switch) => {
                 of_roce(&fault)?;
-                switch.set(fault);
-                Ok(())
+                switch
             }
-        }
+        };
+        switch.set(fault);
+        Ok(())
     }
 }
 
@@ -188,6 +192,7 @@ fn unsupported(text: &str) -> io::Error {
 pub(crate) fn streams(
     tcp: TcpLink,
     settings: &Settings,
+    faults: &Faults,
     clock: &Clock,
     device: &str,
     log: &Logger,
@@ -204,8 +209,11 @@ pub(crate) fn streams(
         Ok::<_, io::Error>(trace.with_log(log.clone()))
     });
     let records = StreamRecords::new(capture.transpose()?, trace.transpose()?);
-    let fault = settings.fault.as_ref().filter(|fault| !fault.is_harmless());
-    Ok(Streams::new(tcp, records, fault.cloned().map(StreamFaults::new)))
+    let faults = match faults {
+        Faults::Streams(switch) => Some(StreamFaults::with_switch(Arc::clone(switch))),
+        Faults::Absent | Faults::Packets(_) => None,
+    };
+    Ok(Streams::new(tcp, records, faults))
 }
 
 fn pcap_config(clock: &Clock, device: &str, log: &Logger) -> PcapConfig {
@@ -248,7 +256,7 @@ pub(crate) fn build(
         };
         link = Box::new(trace.with_log(log.clone()));
     }
-    if let Faults::Switch(switch) = faults {
+    if let Faults::Packets(switch) = faults {
         link = Box::new(Fault::with_switch(link, Arc::clone(switch)));
     }
     if !is_shared || is_layered(settings) {

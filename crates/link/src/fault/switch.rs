@@ -5,7 +5,8 @@ use std::sync::{Mutex, PoisonError};
 
 use super::FaultConfig;
 
-/// The faults of a [`Fault`](super::Fault), for its owner to change while the link runs.
+/// The faults of a [`Fault`](super::Fault), or of
+/// [`StreamFaults`](crate::tcp::StreamFaults), for their owner to change while the link runs.
 ///
 /// ```
 /// # use feroce_link::{FaultConfig, FaultSwitch};
@@ -41,7 +42,7 @@ impl FaultSwitch {
     }
 
     /// How often it was set.
-    pub(super) fn changes(&self) -> u64 {
+    pub(crate) fn changes(&self) -> u64 {
         self.changes.load(Ordering::Acquire)
     }
 }

@@ -9,13 +9,14 @@
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::io::{self, ErrorKind};
+use std::sync::Arc;
 
 use fastrand::Rng;
 use feroce_train::Instant;
 
 use super::{StreamId, TcpEvent};
 use crate::fault::happens;
-use crate::{FaultConfig, LinkCounters};
+use crate::{FaultConfig, FaultSwitch, LinkCounters};
 
 /// Bytes that have one fate.
 const BLOCK: u64 = 1024;
@@ -33,6 +34,9 @@ pub enum FaultOrder {
 #[derive(Debug)]
 pub struct StreamFaults {
     config: FaultConfig,
+    switch: Arc<FaultSwitch>,
+    /// How often the switch was set when `config` was taken from it.
+    changes: u64,
     streams: BTreeMap<StreamId, Victim>,
     /// What is not due yet, by time and then in order.
     held: BTreeMap<(Instant, u64), (StreamId, Held)>,
@@ -50,6 +54,8 @@ pub struct StreamFaults {
 /// What happens to a stream.
 #[derive(Debug)]
 struct Victim {
+    /// Which stream it is, from 1.
+    number: u64,
     dice: Dice,
     position: u64,
     /// Where something happens in this block.
@@ -90,8 +96,16 @@ struct Dice {
 impl StreamFaults {
     /// Faults as configured; those that TCP repairs do nothing.
     pub fn new(config: FaultConfig) -> Self {
+        Self::with_switch(Arc::new(FaultSwitch::new(config)))
+    }
+
+    /// Faults as `switch` says, which may change.
+    pub fn with_switch(switch: Arc<FaultSwitch>) -> Self {
+        let (changes, config) = (switch.changes(), switch.get());
         Self {
             config,
+            switch,
+            changes,
             streams: BTreeMap::new(),
             held: BTreeMap::new(),
             seen: 0,
@@ -104,6 +118,18 @@ impl StreamFaults {
         }
     }
 
+    /// Takes other faults from the switch. What they do to a stream begins where the stream is now;
+    /// pieces that are held stay held until they are due.
+    #[cold]
+    fn renew(&mut self) {
+        self.changes = self.switch.changes();
+        self.config = self.switch.get();
+        for victim in self.streams.values_mut() {
+            victim.dice = Dice::new(self.config.seed, victim.number);
+            victim.draw(&self.config);
+        }
+    }
+
     /// Something has happened: hands it over, as it is or worse, now or later.
     pub fn arrive(
         &mut self,
@@ -111,6 +137,9 @@ impl StreamFaults {
         event: TcpEvent<'_>,
         sink: &mut dyn FnMut(TcpEvent<'_>),
     ) {
+        if self.changes != self.switch.changes() {
+            self.renew();
+        }
         match event {
             TcpEvent::Accepted { stream, .. } | TcpEvent::Connected { stream, .. } => {
                 self.seen += 1;
@@ -267,18 +296,24 @@ impl StreamFaults {
     }
 }
 
-impl Victim {
+impl Dice {
     fn new(seed: u64, number: u64) -> Self {
         let mut root = Rng::with_seed(seed ^ number.wrapping_mul(0x9e37_79b9_7f4a_7c15));
-        let dice = Dice {
+        Self {
             corrupt: root.fork(),
             cut: root.fork(),
             reset: root.fork(),
             jitter: root.fork(),
             damage: root.fork(),
-        };
+        }
+    }
+}
+
+impl Victim {
+    fn new(seed: u64, number: u64) -> Self {
         Self {
-            dice,
+            number,
+            dice: Dice::new(seed, number),
             position: 0,
             corrupt_at: None,
             break_at: None,
@@ -289,10 +324,11 @@ impl Victim {
         }
     }
 
-    /// Decides what happens in the block that begins here.
+    /// Decides what happens in the rest of the block that the stream is in.
     fn draw(&mut self, config: &FaultConfig) {
         let begin = self.position;
-        let place = |rng: &mut Rng| begin + rng.u64(0..BLOCK);
+        let end = (begin / BLOCK + 1) * BLOCK;
+        let place = |rng: &mut Rng| rng.u64(begin..end);
         let Dice { corrupt, cut, reset, .. } = &mut self.dice;
         self.corrupt_at = happens(config.corrupt, corrupt).then(|| place(corrupt));
         let cut = happens(config.cut, cut).then(|| (place(cut), Break::Cut));
@@ -376,6 +412,32 @@ mod tests {
             }
         }
         assert_eq!(left("delay=1ms~1ms,rate=1Mbit", &bytes, 999), (bytes, None));
+    }
+
+    #[test]
+    fn faults_of_an_open_stream_are_switched_on_and_off() {
+        let switch = Arc::new(FaultSwitch::new(FaultConfig::default()));
+        let mut faults = StreamFaults::with_switch(Arc::clone(&switch));
+        let local = ([127, 0, 0, 1], 1).into();
+        let now = Instant::ZERO;
+        let connected = TcpEvent::Connected { stream: STREAM, local, mss: 1448 };
+        faults.arrive(now, connected, &mut |_| ());
+        // Blocks and pieces begin at different places.
+        let bytes = &[0x55; 10 * BLOCK as usize + 100];
+        let mut damaged = || {
+            let mut count = 0;
+            faults.arrive(now, TcpEvent::Data { stream: STREAM, bytes }, &mut |event| {
+                let TcpEvent::Data { bytes, .. } = event else { panic!("{event:?}") };
+                count += bytes.iter().filter(|&&byte| byte != 0x55).count();
+            });
+            count
+        };
+        assert_eq!(damaged(), 0);
+        switch.set("corrupt=100%,seed=3".parse().expect("well written"));
+        // The rest of a block, nine blocks, and the beginning of another.
+        assert!((10..=11).contains(&damaged()));
+        switch.set(FaultConfig::default());
+        assert_eq!(damaged(), 0, "not even in the block that a fault was drawn for");
     }
 
     #[test]

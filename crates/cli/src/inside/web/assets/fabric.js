@@ -4,9 +4,14 @@
 import { element, scaled } from "./charts.js";
 
 const ROW = 110;
-const [WIDTH, HEIGHT] = [92, 30];
+const [WIDTH, HEIGHT] = [126, 34];
 const MOST_NODES = 200;
 let before = new Map();
+
+const droppedAt = (port) => port.dropped.reduce((sum, [, count]) => sum + count, 0);
+
+const dropsOf = (dropped) => dropped.filter(([, count]) => count > 0)
+  .map(([reason, count]) => `${count} ${reason}`).join(", ") || "none";
 
 const nodeOf = (port) => port.slice(0, port.lastIndexOf(":"));
 
@@ -40,12 +45,13 @@ function draw(svg, status, then) {
   svg.style.height = `${all.length > MOST_NODES ? 0 : rows.length * ROW}px`;
   if (all.length > MOST_NODES) return;
   const { width } = svg.getBoundingClientRect();
+  const widest = Math.max(...rows.map((row) => row.length));
   const places = new Map();
   rows.forEach((row, y) => row.forEach((name, x) => {
     places.set(name, { x: ((x + 0.5) * width) / row.length, y: (y + 0.5) * ROW });
   }));
   const most = Math.max(1, ...status.ports.map((port) => port.queue_max));
-  const drawn = [];
+  const [drawn, dropping] = [[], []];
   for (const port of status.ports) {
     const [a, b] = [places.get(nodeOf(port.port)), places.get(nodeOf(port.peer))];
     const was = then && then.ports.find((each) => each.port === port.port);
@@ -56,12 +62,15 @@ function draw(svg, status, then) {
     const ends = { x1: a.x, y1: a.y, x2: middle.x, y2: middle.y };
     const line = element(svg, "line", { class: `cable${state}`, ...ends });
     element(line, "title", {}, `${port.port} to ${port.peer}: ${scaled(port.queued, "B")} wait, `
-      + `${port.pauses} pauses`);
+      + `${port.pauses} pauses, dropped: ${dropsOf(port.dropped)}`);
     if (port.queued > 0) drawn.push([port, a, middle]);
+    const drops = droppedAt(port) - (was ? droppedAt(was) : droppedAt(port));
+    if (drops > 0) dropping.push([drops, a, middle]);
   }
   for (const [name, { x, y }] of places) {
     const host = hosts.get(name);
-    const place = { x: x - WIDTH / 2, y: y - HEIGHT / 2, width: WIDTH, height: HEIGHT };
+    const wide = Math.min(WIDTH, width / widest - 6);
+    const place = { x: x - wide / 2, y: y - HEIGHT / 2, width: wide, height: HEIGHT };
     element(svg, "rect", { class: "node", rx: host ? 4 : 14, ...place });
     element(svg, "text", { x, y: y + (host ? -1 : 4), "text-anchor": "middle" }, name);
     if (host) {
@@ -74,7 +83,12 @@ function draw(svg, status, then) {
     const [x, y] = [a.x + (middle.x - a.x) * 0.7, a.y + (middle.y - a.y) * 0.7];
     const bar = Math.max(2, (34 * port.queued) / most);
     element(svg, "rect", { class: "fill", x: x - 4, y: y - bar / 2, width: 8, height: bar });
-    element(svg, "text", { class: "soft", x: x + 8, y: y + 4 }, scaled(port.queued, "B"));
+    element(svg, "text", { class: "soft halo", x: x + 8, y: y + 4 }, scaled(port.queued, "B"));
+  }
+  // What a port has dropped since the page was last drawn, next to the node that it belongs to.
+  for (const [drops, a, middle] of dropping) {
+    const [x, y] = [a.x + (middle.x - a.x) * 0.45, a.y + (middle.y - a.y) * 0.45];
+    element(svg, "text", { class: "bad halo", x: x + 8, y: y + 4 }, `\u2715 ${drops}`);
   }
 }
 
@@ -92,7 +106,7 @@ function cells(parent, kind, values) {
 function fill(table, status, then) {
   const made = document.createDocumentFragment();
   cells(made, "th", ["Port", "To", "Rate", "Passes", "Waits", "Most", "Pauses", "Paused", "Marked",
-    "Loss", "Link"]);
+    "Dropped", "Loss", "Link"]);
   const seconds = then ? status.seconds - then.seconds : 0;
   for (const port of status.ports.slice(0, MOST_NODES)) {
     const was = then && then.ports.find((each) => each.port === port.port);
@@ -100,7 +114,8 @@ function fill(table, status, then) {
     const paused = was && seconds > 0 ? (port.paused_us - was.paused_us) / 1e4 / seconds : 0;
     cells(made, "td", [port.port, port.peer, scaled(port.rate_bps, "b/s"), scaled(bits, "b/s"),
       scaled(port.queued, "B"), scaled(port.queue_max, "B"), port.pauses,
-      `${paused.toFixed(1)}\u202f%`, port.marked, `${(port.loss * 100).toFixed(2)}\u202f%`,
+      `${paused.toFixed(1)}\u202f%`, port.marked, droppedAt(port),
+      `${(port.loss * 100).toFixed(2)}\u202f%`,
       port.is_up ? "up" : "down"]);
   }
   table.replaceChildren(made);
@@ -133,10 +148,8 @@ export function showFabrics(parent, fabrics) {
       note.textContent = error || "An InfiniBand fabric: `feroce fabric status` shows it.";
       continue;
     }
-    const dropped = status.dropped.filter(([, count]) => count > 0);
-    const drops = dropped.map(([reason, count]) => `${count} ${reason}`).join(", ");
     note.textContent = `Process ${status.pid}, ${status.delivered} packets delivered, dropped: `
-      + `${drops || "none"}; slowed by ${(status.slowed * 100).toFixed(2)} %.`;
+      + `${dropsOf(status.dropped)}; slowed by ${(status.slowed * 100).toFixed(2)} %.`;
     draw(svg, status, before.get(key));
     fill(table, status, before.get(key));
     now.set(key, status);
