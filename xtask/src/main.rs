@@ -6,6 +6,7 @@
 
 mod api;
 mod args;
+mod book;
 mod campaign;
 mod ci;
 mod clients;
@@ -40,6 +41,7 @@ Commands:
   fabric   Compare what programs measure on a fabric in real time with its model
   soak     Run random operations, and processes that are killed, for a while
   fuzz     Run the fuzz targets for a while
+  book     Build the pages of docs/ as a book, with ladders drawn from captures
   dist     Build a directory and a Debian package for others
   clients  Run clients of RDMA from package registries, as their users would
   interop  Let the Linux kernel's own driver talk to feroce
@@ -71,6 +73,7 @@ const TASKS: &[Task] = &[
     ("fabric", fabric::HELP, fabric::main),
     ("soak", soak::HELP, soak::main),
     ("fuzz", fuzz::HELP, fuzz::main),
+    ("book", book::HELP, book::main),
     ("dist", dist::HELP, dist::main),
     ("clients", clients::HELP, clients::main),
     ("interop", interop::HELP, interop::main),
@@ -131,6 +134,7 @@ mod tests {
         assert!(usage_error(&["swarm", "--count"]));
         assert!(usage_error(&["soak", "--kills", "many"]));
         assert!(usage_error(&["fuzz", "--seconds", "0"]));
+        assert!(usage_error(&["book", "--pages", "--record"]));
         assert!(usage_error(&["interop", "--only", "no such cell"]));
     }
 

@@ -9,6 +9,8 @@ pub(crate) struct Counted {
     packets: u64,
     udp: u64,
     rings: u64,
+    /// Through a fabric.
+    fabric: u64,
     remote_payload: u64,
     /// TCP connections.
     connections: u64,
@@ -25,6 +27,7 @@ impl Counted {
             packets: counters.sent_pkts + counters.rcvd_pkts,
             udp: sum(&["udp_tx_trains", "udp_rx_trains"]),
             rings: sum(&["shm_tx_trains", "shm_rx_trains"]),
+            fabric: sum(&["fabric_tx_trains", "fabric_rx_trains"]),
             connections: sum(&["tcp_connected", "tcp_accepted"]),
             remote_payload: sum(&["shm_tx_remote_payload", "shm_rx_fetched", "shm_rx_mapped"]),
         }
@@ -40,6 +43,9 @@ impl Counted {
         }
         if self.connections > 0 {
             return Some("TCP connections");
+        }
+        if self.fabric > before.fabric {
+            return Some("packets through a fabric");
         }
         Some(if udp > rings {
             "UDP packets"
@@ -61,14 +67,14 @@ mod tests {
 
     #[test]
     fn counters_tell_the_way() {
-        let before = Counted { packets: 10, udp: 5, rings: 5, remote_payload: 0, connections: 0 };
+        let before = Counted { packets: 10, udp: 5, rings: 5, ..Counted::default() };
         let way = |packets, udp, rings, remote_payload| {
             let now = Counted {
                 packets: before.packets + packets,
                 udp: before.udp + udp,
                 rings: before.rings + rings,
                 remote_payload,
-                connections: 0,
+                ..before
             };
             now.way(before, 100)
         };
@@ -80,6 +86,8 @@ mod tests {
             Some("shared memory, payload copied from process to process")
         );
         assert_eq!(way(200, 0, 0, 0), Some("inside the device"));
+        let by_fabric = Counted { packets: 210, fabric: 20, ..before };
+        assert_eq!(by_fabric.way(before, 100), Some("packets through a fabric"));
         assert_eq!(Counted::default().way(Counted::default(), 100), None);
     }
 }
