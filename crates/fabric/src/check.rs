@@ -8,9 +8,9 @@ use crate::port::PortId;
 
 impl<B> Fabric<B> {
     /// Says what does not hold, if something does not: every byte that was sent or copied is
-    /// delivered, dropped or inside; every drop counts at one port; buffers hold what waits at their switches and no more than
-    /// they have room for; frames arrive in the order in which they were sent. For tests: it looks
-    /// at every packet.
+    /// delivered, dropped or inside; every drop counts at one port; buffers hold what waits at
+    /// their switches and no more than they have room for; frames arrive in the order in which
+    /// they were sent. For tests: it looks at every packet.
     pub fn check(&self) -> Result<(), String> {
         let totals = self.totals();
         let (entered, left) = (

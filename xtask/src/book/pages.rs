@@ -17,6 +17,7 @@ const FILES: &str = "files";
 pub(super) fn gather(root: &Path, to: &Path) -> Outcome {
     let mut wanted = BTreeSet::new();
     copy(root, Path::new(DOCS), to, &mut wanted)?;
+    // Chapters that are not in a list have no number.
     let mut list = String::from("\n# Files\n\n");
     for file in wanted {
         let page = place(&file);
@@ -27,7 +28,7 @@ pub(super) fn gather(root: &Path, to: &Path) -> Outcome {
             false => page_of(&file, &text),
         };
         write(&to.join(&page), &text)?;
-        list.push_str(&format!("- [{}]({})\n", file.display(), page.display()));
+        list.push_str(&format!("[{}]({})\n\n", file.display(), page.display()));
     }
     let summary = to.join("SUMMARY.md");
     let text = read(&summary)?;

@@ -11,7 +11,7 @@
 //! | `example NAME` | a program of `crates/feroce/examples` |
 //! | `feroce ARGS` | a command |
 //! | `demo SCENE` | a scene of `feroce demo`, which draws the ladder itself |
-//! | `fabric` | two hosts of the fabric of the page's TOML block send to the third, which captures |
+//! | `fabric` | two hosts of the fabric in the page's TOML block send to the third |
 //! | `device NAME` | whose capture |
 //! | `fault FAULT` | the setting `fault` |
 //! | `from TEXT` | begin with the first packet that has this in its line |
