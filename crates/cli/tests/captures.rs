@@ -131,3 +131,42 @@ fn a_limit_on_the_size_of_files_does_not_end_the_program() {
     assert!(out.status.success(), "{:?} {said}", out.status);
     assert!(said.contains("the capture ends here") && said.contains("too large"), "{said}");
 }
+
+/// What the setting `fault` did is in the records, packet by packet, as often as it was counted.
+#[test]
+fn packets_that_a_fault_takes_are_marked() {
+    let folder = folder("marked");
+    for (fault, counter, mark) in [
+        ("loss=5%,seed=4", "fault_lost", "lost by the setting fault"),
+        ("corrupt=5%,seed=4", "fault_corrupted", "damaged by the setting fault"),
+        ("dup=5%,seed=4", "fault_duplicated", "duplicated by the setting fault"),
+        ("reorder=5%:2,seed=4", "fault_reordered", "held back by the setting fault"),
+        ("rate=1Gbit:9KiB", "fault_overflowed", "dropped by the setting fault"),
+    ] {
+        let settings = [
+            ("FEROCE_FAULT", fault),
+            ("FEROCE_PCAP", "%d.pcapng"),
+            ("FEROCE_TRACE", "%d.txt"),
+            ("FEROCE_STATS", "1"),
+        ];
+        let output = perf(&folder, 6, &settings);
+        let said = text(&output.stderr);
+        assert!(output.status.success(), "{fault}: {said}");
+        let words = || said.split([' ', '\n']).map(|word| word.trim_end_matches(','));
+        let counts = words().zip(words().skip(1)).filter(|(word, _)| *word == counter);
+        let counted: usize =
+            counts.map(|(_, count)| count.parse::<usize>().expect("a number")).sum();
+        assert!(counted > 0, "{counter}: {said}");
+        let (mut captured, mut traced) = (0, 0);
+        for end in [1, 2] {
+            let name = format!("feroce@127.24.6.{end}");
+            let mut decode = command(FEROCE, &folder);
+            let decode = decode.args(["--json", "decode", &format!("{name}.pcapng")]).output();
+            let decoded = text(&decode.expect("feroce starts").stdout);
+            let trace = fs::read_to_string(folder.join(format!("{name}.txt"))).expect("a trace");
+            captured += decoded.lines().filter(|line| line.contains(mark)).count();
+            traced += trace.lines().filter(|line| line.contains(mark)).count();
+        }
+        assert_eq!((captured, traced), (counted, counted), "{fault}: {said}");
+    }
+}

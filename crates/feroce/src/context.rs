@@ -223,8 +223,7 @@ impl Context {
         driver.set_faults(faults);
         driver.set_streams(streams.transpose()?);
         has_spare_descriptors()?;
-        let summary = settings.stats.then(|| Summary::new(device.name()));
-        let converts = settings.convert;
+        let (summary, converts) = (settings.stats.then(|| Summary::new(name)), settings.convert);
         let cm_framing = if has_v1 { settings.cm_framing } else { Framing::RoceV2 };
         let soft = SoftAdapter { driver, registry, fabric, iwarp, cm_framing, converts, summary };
         let adapter = Either::Soft(Arc::new(soft));

@@ -241,22 +241,34 @@ pub(crate) fn build(
     log: &Logger,
 ) -> Result<Box<dyn HostCarrier>, Error> {
     let mut link = carrier;
+    let switch = match faults {
+        Faults::Packets(switch) => Some(switch),
+        Faults::Absent | Faults::Streams(_) => None,
+    };
     if let Some(file) = &settings.pcap {
         let framing = match settings.subnet {
             Some(_) => Framing::InfiniBand,
             None => Framing::RoceV2,
         };
         let config = PcapConfig { framing, ..pcap_config(clock, device, log) };
-        link = Box::new(Pcap::create(link, named(file, device), config)?);
+        let pcap = Pcap::create(link, named(file, device), config)?;
+        link = match switch {
+            Some(switch) => Box::new(pcap.with_faults(Arc::clone(switch))),
+            None => Box::new(pcap),
+        };
     }
     if let Some(file) = &settings.trace {
         let trace = match file.as_os_str().as_encoded_bytes() {
             b"-" => Trace::new(link, io::stderr()),
             _ => Trace::create(link, named(file, device), device)?,
         };
-        link = Box::new(trace.with_log(log.clone()));
+        let trace = trace.with_log(log.clone());
+        link = match switch {
+            Some(switch) => Box::new(trace.with_faults(Arc::clone(switch))),
+            None => Box::new(trace),
+        };
     }
-    if let Faults::Packets(switch) = faults {
+    if let Some(switch) = switch {
         link = Box::new(Fault::with_switch(link, Arc::clone(switch)));
     }
     if !is_shared || is_layered(settings) {

@@ -3,6 +3,7 @@
 use std::fmt;
 use std::io::{self, Write};
 use std::path::Path as FilePath;
+use std::sync::Arc;
 
 use feroce_train::{Ecn, Instant, RxTrain, Single, Train};
 use feroce_wire::Gid;
@@ -11,7 +12,8 @@ use crate::describe::{Address, describe};
 use crate::icrc::ICRC_LEN;
 use crate::output::{Kind, OutputFile};
 use crate::{
-    Carrier, Control, Direction, LinkCounters, Logger, each_packet, forward_to_inner, impl_layer,
+    Carrier, Control, Direction, FaultSwitch, LinkCounters, Logger, each_packet, forward_to_inner,
+    impl_layer,
 };
 
 /// Writes one readable line per packet:
@@ -25,6 +27,7 @@ use crate::{
 pub struct Trace<C> {
     inner: C,
     log: Log,
+    faults: Option<Arc<FaultSwitch>>,
 }
 
 impl<C: Carrier> Trace<C> {
@@ -32,12 +35,19 @@ impl<C: Carrier> Trace<C> {
     /// of an earlier run is overwritten, any other file is not. If another device writes to the
     /// file, this one takes a name with a number: `trace-2.txt`.
     pub fn create(inner: C, file: impl AsRef<FilePath>, device: &str) -> io::Result<Self> {
-        Ok(Self { inner, log: Log::create(file.as_ref(), device)? })
+        Ok(Self { inner, log: Log::create(file.as_ref(), device)?, faults: None })
     }
 
     /// Traces what passes through `inner`.
     pub fn new(inner: C, out: impl Write + Send + 'static) -> Self {
-        Self { inner, log: Log::new(out) }
+        Self { inner, log: Log::new(out), faults: None }
+    }
+
+    /// Says what a [`Fault`](crate::Fault) above with this switch does to packets.
+    #[must_use]
+    pub fn with_faults(mut self, switch: Arc<FaultSwitch>) -> Self {
+        self.faults = Some(switch);
+        self
     }
 
     /// Says where messages go.
@@ -117,6 +127,8 @@ struct Passing {
     src: Gid,
     dst: Gid,
     is_congested: bool,
+    /// What faults do to it, with commas before it.
+    marks: String,
 }
 
 impl Log {
@@ -137,7 +149,8 @@ impl Log {
     fn line(&mut self, passing: &Passing, transport: &[u8]) {
         let mark = if passing.is_congested { " CE" } else { "" };
         let (src, dst) = (Address(passing.src), Address(passing.dst));
-        let text = format_args!("{src} > {dst}{mark} {}", describe(transport));
+        let marks = &passing.marks;
+        let text = format_args!("{src} > {dst}{mark} {}{marks}", describe(transport));
         self.text(passing.now, passing.is_in, text);
     }
 
@@ -152,18 +165,21 @@ impl Log {
 
     fn sent(&mut self, now: Instant, train: &Train) {
         let (src, dst) = (train.path.src.gid, train.path.dst.gid);
-        let passing = Passing { now, is_in: false, src, dst, is_congested: false };
+        let passing =
+            Passing { now, is_in: false, src, dst, is_congested: false, marks: String::new() };
         let mut packet = std::mem::take(&mut self.packet);
         each_packet(train, &mut packet, |_, bytes| self.line(&passing, bytes));
         self.packet = packet;
     }
 
-    fn received(&mut self, now: Instant, train: &RxTrain<'_>) {
+    fn received(&mut self, now: Instant, train: &RxTrain<'_>, marks: &[(usize, &'static str)]) {
         let meta = &train.meta;
         let is_congested = meta.ecn == Ecn::Congested;
         let (src, dst) = (meta.src.gid, meta.dst.gid);
-        let passing = Passing { now, is_in: true, src, dst, is_congested };
-        for packet in train.bytes.chunks(train.stride.max(1)) {
+        for (place, packet) in train.bytes.chunks(train.stride.max(1)).enumerate() {
+            let marks = marks.iter().filter(|(at, _)| *at == place);
+            let marks = marks.flat_map(|(_, mark)| [", ", mark]).collect();
+            let passing = Passing { now, is_in: true, src, dst, is_congested, marks };
             let len = packet.len().saturating_sub(ICRC_LEN);
             self.line(&passing, packet.get(..len).unwrap_or(&[]));
         }
@@ -215,10 +231,11 @@ impl<C: Carrier> Carrier for Trace<C> {
         budget: usize,
         sink: &mut dyn FnMut(&RxTrain<'_>),
     ) -> io::Result<usize> {
-        let log = &mut self.log;
+        let (log, faults) = (&mut self.log, self.faults.as_deref());
         let taken = self.inner.receive(now, budget, &mut |train| {
-            log.received(now, train);
+            // What happens to its packets is decided above.
             sink(train);
+            log.received(now, train, &faults.map(FaultSwitch::marks).unwrap_or_default());
         })?;
         if taken > 0 {
             self.log.write_out();

@@ -2,8 +2,11 @@
 
 use std::io::Read;
 
+use feroce_link::FAULT_MARKS;
 use pcap_parser::traits::PcapReaderIterator;
-use pcap_parser::{Block, Linktype, PcapBlockOwned, PcapError, create_reader};
+use pcap_parser::{
+    Block, Linktype, OptionCode, PcapBlockOwned, PcapError, PcapNGOption, create_reader,
+};
 
 /// Bytes read ahead at first, and most for one record; a longer one means that the file is damaged.
 const BUFFER: (usize, usize) = (1 << 16, 64 << 20);
@@ -19,6 +22,8 @@ pub(crate) struct Record<'a> {
     pub(crate) bytes: &'a [u8],
     /// Whether the packet on the wire was longer.
     pub(crate) is_cut: bool,
+    /// What the adapter that made the capture did to the packet: one of [`FAULT_MARKS`].
+    pub(crate) mark: Option<&'static str>,
 }
 
 /// Why reading ended.
@@ -110,7 +115,13 @@ impl Section {
                 let sub_ns = u64::from(packet.ts_usec).saturating_mul(1_000_000_000 / units);
                 let time_ns = u64::from(packet.ts_sec).saturating_mul(1_000_000_000) + sub_ns;
                 let is_cut = packet.caplen < packet.origlen;
-                each(Record { time_ns: Some(time_ns), link, bytes: packet.data, is_cut })
+                each(Record {
+                    time_ns: Some(time_ns),
+                    link,
+                    bytes: packet.data,
+                    is_cut,
+                    mark: None,
+                })
             }
             PcapBlockOwned::NG(block) => self.take_block(block, each),
         }
@@ -130,18 +141,25 @@ impl Section {
                 let bytes = captured(packet.data, packet.caplen);
                 let is_cut = packet.caplen < packet.origlen;
                 let time_ns = nanos(stamp, units, offset);
-                return each(Record { time_ns, link, bytes, is_cut });
+                let mark = packet.options.iter().find_map(mark_of);
+                return each(Record { time_ns, link, bytes, is_cut, mark });
             }
             Block::SimplePacket(packet) => {
                 let Some(&(link, ..)) = self.interfaces.first() else { return true };
                 let bytes = captured(packet.data, packet.origlen);
                 let is_cut = bytes.len() < packet.origlen as usize;
-                return each(Record { time_ns: None, link, bytes, is_cut });
+                return each(Record { time_ns: None, link, bytes, is_cut, mark: None });
             }
             _ => {}
         }
         true
     }
+}
+
+/// What the adapter that made the capture did to the packet, if the comment says so.
+fn mark_of(option: &PcapNGOption<'_>) -> Option<&'static str> {
+    let comment = option.as_bytes().ok().filter(|_| option.code == OptionCode::Comment)?;
+    FAULT_MARKS.into_iter().find(|mark| comment.ends_with(mark.as_bytes()))
 }
 
 /// The bytes of a packet without their padding.

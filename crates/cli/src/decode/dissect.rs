@@ -374,7 +374,7 @@ mod tests {
     const TRANSPORT: [u8; 16] = [4, 0, 0xff, 0xff, 0, 0, 0, 1, 0, 0, 0, 2, 1, 2, 3, 4];
 
     fn record(link: i32, bytes: &[u8]) -> Record<'_> {
-        Record { time_ns: None, link: Linktype(link), bytes, is_cut: false }
+        Record { time_ns: None, link: Linktype(link), bytes, is_cut: false, mark: None }
     }
 
     /// The only packet in a record.

@@ -3,6 +3,7 @@
 use std::net::SocketAddr;
 
 use feroce::wire::{Packet, ParseError};
+use feroce_link::FAULT_MARKS;
 use feroce_link::tcp::dissect::Message;
 use serde_json::{Map, Value, json};
 
@@ -97,7 +98,8 @@ impl View {
         match dissect(record) {
             Ok(packets) => {
                 let packets = (number..).zip(&packets);
-                packets.map(|(number, packet)| Self::of(packet, number, time_ns)).collect()
+                let views = packets.map(|(number, packet)| Self::of(packet, number, time_ns));
+                views.map(|view| view.marked(record.mark)).collect()
             }
             Err(NotRoce::Broken(_)) if record.is_cut => {
                 let why = NotRoce::Other("cut before its headers end".to_owned());
@@ -112,6 +114,21 @@ impl View {
             Ok(roce) => Self::Roce(Box::new(roce)),
             Err(why) => Self::Other { number, time_ns, why },
         }
+    }
+
+    /// The same, if the adapter that made the capture did something to the packet.
+    fn marked(mut self, mark: Option<&'static str>) -> Self {
+        if let (Self::Roce(roce), Some(mark)) = (&mut self, mark) {
+            roce.details.insert(0, mark.to_owned());
+            roce.json.insert("fault".to_owned(), mark.into());
+            roce.ink = Ink::Bad;
+            let is_answer = roce.operation.contains("ACK") || roce.operation.contains("NAK");
+            if is_answer && mark == FAULT_MARKS[0] {
+                // The requester never saw it, so it is no reason for what follows.
+                roce.fact = None;
+            }
+        }
+        self
     }
 
     /// All fields, as JSON.

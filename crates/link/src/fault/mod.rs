@@ -21,6 +21,16 @@ pub use config::{FaultConfig, FaultParseError, Probability};
 use shaper::Shaper;
 pub use switch::FaultSwitch;
 
+const LOST: &str = "lost by the setting fault";
+const DAMAGED: &str = "damaged by the setting fault";
+const DUPLICATED: &str = "duplicated by the setting fault";
+const LATE: &str = "held back by the setting fault";
+const OVERFLOWED: &str = "dropped by the setting fault, whose queue is full";
+
+/// How captures and traces mark packets that [`Fault`] has lost, damaged, duplicated, held back
+/// behind later ones, or not taken because the queue of its rate was full.
+pub const FAULT_MARKS: [&str; 5] = [LOST, DAMAGED, DUPLICATED, LATE, OVERFLOWED];
+
 /// Loses, duplicates, damages, reorders, delays and slows down received packets.
 ///
 /// It stands below [`Verified`](crate::Verified), which notices the damage.
@@ -58,6 +68,7 @@ impl<C: Carrier> Fault<C> {
         self.changes = self.switch.changes();
         let config = self.switch.get();
         self.is_harmless = config.is_harmless();
+        self.switch.begin();
         self.injector.dice = Dice::new(config.seed);
         self.injector.shaper.follow(&config);
         self.injector.config = config;
@@ -110,6 +121,17 @@ struct Fate {
     is_late: bool,
 }
 
+impl Fate {
+    fn marks(self) -> impl Iterator<Item = &'static str> {
+        let others =
+            [(self.is_corrupted, DAMAGED), (self.is_duplicated, DUPLICATED), (self.is_late, LATE)];
+        // A packet that is lost suffers nothing else.
+        let lost = [(self.is_lost, LOST)].into_iter();
+        let others = others.into_iter().filter(move |_| !self.is_lost);
+        lost.chain(others).filter(|(is_so, _)| *is_so).map(|(_, mark)| mark)
+    }
+}
+
 /// Everything but the link below.
 #[derive(Debug)]
 struct Injector {
@@ -130,13 +152,20 @@ impl Injector {
     }
 
     /// Decides about the packets of a train that has arrived.
-    fn arrive(&mut self, now: Instant, train: &RxTrain<'_>, sink: &mut dyn FnMut(&RxTrain<'_>)) {
+    fn arrive(
+        &mut self,
+        now: Instant,
+        train: &RxTrain<'_>,
+        switch: &FaultSwitch,
+        sink: &mut dyn FnMut(&RxTrain<'_>),
+    ) {
+        switch.begin();
         if train.bytes.is_empty() {
             // It has no byte to damage; the check of the ICRC drops and counts it.
             return sink(train);
         }
-        let mut unharmed = 0..0;
-        for packet in train.bytes.chunks(train.stride.max(1)) {
+        let (mut unharmed, mut first) = (0..0, 0);
+        for (place, packet) in train.bytes.chunks(train.stride.max(1)).enumerate() {
             let fate = self.fate();
             if fate == Fate::default() {
                 unharmed.end += packet.len();
@@ -144,14 +173,24 @@ impl Injector {
             }
             if !unharmed.is_empty() {
                 self.shaper.enter(now, &part(train, unharmed.clone()), false, sink);
+                self.mark_overflowed(switch, first);
             }
+            first = place + 1;
             let end = unharmed.end + packet.len();
             unharmed = end..end;
+            fate.marks().for_each(|mark| switch.mark(place, mark));
             self.suffer(now, &RxTrain { bytes: packet, ..*train }, fate, sink);
+            self.mark_overflowed(switch, place);
         }
         if !unharmed.is_empty() {
             self.shaper.enter(now, &part(train, unharmed), false, sink);
+            self.mark_overflowed(switch, first);
         }
+    }
+
+    /// Marks the packets that the shaper did not take, of those that begin at a place.
+    fn mark_overflowed(&mut self, switch: &FaultSwitch, first: usize) {
+        self.shaper.refused.drain(..).for_each(|place| switch.mark(first + place, OVERFLOWED));
     }
 
     /// Applies to a packet what was decided about it.
@@ -221,10 +260,11 @@ impl<C: Carrier> Carrier for Fault<C> {
         if self.is_harmless && self.injector.shaper.is_empty() {
             return self.inner.receive(now, budget, sink);
         }
-        let injector = &mut self.injector;
+        let (injector, switch) = (&mut self.injector, &*self.switch);
         let due = injector.shaper.release(now, budget, sink);
-        let arrived =
-            self.inner.receive(now, budget, &mut |train| injector.arrive(now, train, sink))?;
+        let arrived = self
+            .inner
+            .receive(now, budget, &mut |train| injector.arrive(now, train, switch, sink))?;
         Ok(due + arrived)
     }
 

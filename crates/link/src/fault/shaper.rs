@@ -59,6 +59,8 @@ pub(super) struct Shaper {
     held_bytes: usize,
     /// Packets that others overtake, and how many still have to.
     late: Vec<(u32, Kept)>,
+    /// Places of packets that had no room, among those of the last call of [`Shaper::enter`].
+    pub(super) refused: Vec<usize>,
     counters: Counters,
 }
 
@@ -83,6 +85,7 @@ impl Shaper {
             held: VecDeque::new(),
             held_bytes: 0,
             late: Vec::new(),
+            refused: Vec::new(),
             counters: Counters::default(),
         }
     }
@@ -117,10 +120,11 @@ impl Shaper {
             return self.hold(now.plus_nanos(self.delay_ns), train, is_late);
         }
         // Each packet has a time of its own.
-        for packet in train.bytes.chunks(train.stride.max(1)) {
+        for (place, packet) in train.bytes.chunks(train.stride.max(1)).enumerate() {
             let packet = RxTrain { bytes: packet, ..*train };
             let Some(sent) = self.line(now, &packet) else {
                 self.counters.overflowed += 1;
+                self.refused.push(place);
                 continue;
             };
             let earliest = self.delay_ns.saturating_sub(self.jitter_ns);

@@ -1,7 +1,7 @@
 //! Faults that change while a link runs.
 
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use super::FaultConfig;
 
@@ -18,6 +18,8 @@ use super::FaultConfig;
 #[derive(Debug)]
 pub struct FaultSwitch {
     config: Mutex<FaultConfig>,
+    /// What happened to packets of the train that arrived last, by their places in it.
+    marks: Mutex<Vec<(usize, &'static str)>>,
     /// How often it was set.
     changes: AtomicU64,
 }
@@ -25,7 +27,8 @@ pub struct FaultSwitch {
 impl FaultSwitch {
     /// With these faults to begin with.
     pub fn new(config: FaultConfig) -> Self {
-        Self { config: Mutex::new(config), changes: AtomicU64::new(0) }
+        let (config, marks) = (Mutex::new(config), Mutex::default());
+        Self { config, marks, changes: AtomicU64::new(0) }
     }
 
     /// The faults now.
@@ -39,6 +42,26 @@ impl FaultSwitch {
         let mut current = self.config.lock().unwrap_or_else(PoisonError::into_inner);
         *current = config;
         self.changes.fetch_add(1, Ordering::Release);
+    }
+
+    /// A train has arrived: what happened to the one before is forgotten.
+    pub(super) fn begin(&self) {
+        self.locked().clear();
+    }
+
+    /// Something has happened to a packet of the train.
+    pub(super) fn mark(&self, place: usize, mark: &'static str) {
+        self.locked().push((place, mark));
+    }
+
+    /// What happened to packets of the train that arrived last. Layers below that record packets
+    /// ask this when they have passed a train on.
+    pub(crate) fn marks(&self) -> Vec<(usize, &'static str)> {
+        self.locked().clone()
+    }
+
+    fn locked(&self) -> MutexGuard<'_, Vec<(usize, &'static str)>> {
+        self.marks.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// How often it was set.

@@ -11,6 +11,7 @@ mod format;
 use std::fmt::{self, Write as _};
 use std::io::{self, Write};
 use std::path::Path as FilePath;
+use std::sync::Arc;
 
 use feroce_train::{Framing, Instant, RxMeta, RxTrain, Single, Train};
 use feroce_wire::{Ethernet, Frame, Gid, Grh, IbFrame, Ipv4, Ipv6, Net, TooLong, Udp, VlanTag};
@@ -19,7 +20,8 @@ use crate::describe::describe;
 use crate::icrc::{Covered, ICRC_LEN, Ids};
 use crate::output::{Kind, OutputFile};
 use crate::{
-    Carrier, Control, LinkCounters, Logger, annotate, each_packet, forward_to_inner, impl_layer,
+    Carrier, Control, FaultSwitch, LinkCounters, Logger, annotate, each_packet, forward_to_inner,
+    impl_layer,
 };
 use format::{Direction, LinkType};
 
@@ -61,6 +63,7 @@ impl Default for PcapConfig {
 pub struct Pcap<C> {
     inner: C,
     recorder: Recorder,
+    faults: Option<Arc<FaultSwitch>>,
 }
 
 /// A capture of packets that the caller has from somewhere.
@@ -80,7 +83,7 @@ impl PcapFile {
             crate::Direction::Sent => Direction::Out,
             crate::Direction::Received => Direction::In,
         };
-        self.recorder.record(now, direction, train);
+        self.recorder.record(now, direction, train, &[]);
     }
 
     /// Writes what is still in the buffer.
@@ -151,7 +154,14 @@ impl<C: Carrier> Pcap<C> {
 
     /// Records what passes through `inner`.
     pub fn new(inner: C, out: impl Write + Send + 'static, config: PcapConfig) -> io::Result<Self> {
-        Ok(Self { inner, recorder: Recorder::new(out, config)? })
+        Ok(Self { inner, recorder: Recorder::new(out, config)?, faults: None })
+    }
+
+    /// Says in comments what a [`Fault`](crate::Fault) above with this switch does to packets.
+    #[must_use]
+    pub fn with_faults(mut self, switch: Arc<FaultSwitch>) -> Self {
+        self.faults = Some(switch);
+        self
     }
 
     /// Writes what is still in the buffer.
@@ -177,6 +187,8 @@ struct Recorder {
     /// A packet on its way out.
     transport: Vec<u8>,
     comment: String,
+    /// What faults do to the next packet.
+    marks: Vec<&'static str>,
     packets: u64,
     /// Packets that are not in the file because it failed.
     missed: u64,
@@ -197,6 +209,7 @@ impl Recorder {
             oldest: None,
             transport: Vec::new(),
             comment: String::new(),
+            marks: Vec::new(),
             packets: 0,
             missed: 0,
         };
@@ -227,10 +240,17 @@ impl Recorder {
     }
 
     /// Records packets that have their ICRCs.
-    fn record(&mut self, now: Instant, direction: Direction, train: &RxTrain<'_>) {
+    fn record(
+        &mut self,
+        now: Instant,
+        direction: Direction,
+        train: &RxTrain<'_>,
+        marks: &[(usize, &'static str)],
+    ) {
         let meta = &train.meta;
         let mut ids = Ids::default();
         for (i, packet) in train.bytes.chunks(train.stride.max(1)).enumerate() {
+            self.marks.extend(marks.iter().filter(|(place, _)| *place == i).map(|(_, mark)| mark));
             let (transport, icrc) = packet.split_last_chunk().unwrap_or((packet, &[0; ICRC_LEN]));
             if meta.framing == Framing::InfiniBand {
                 let frame = erf::frame(meta, 0, transport, u32::from_le_bytes(*icrc));
@@ -248,11 +268,19 @@ impl Recorder {
         }
     }
 
-    fn packet(&mut self, now: Instant, direction: Direction, frame: Frame<'_>) {
+    /// Prepares the comment of a packet.
+    fn describe(&mut self, transport: &[u8]) {
+        let marks = self.marks.drain(..);
         self.comment.clear();
-        if self.out.is_some() {
-            let _ = write!(self.comment, "{}", describe(frame.transport));
+        if self.out.is_none() {
+            return;
         }
+        let _ = write!(self.comment, "{}", describe(transport));
+        marks.for_each(|mark| self.comment.extend([", ", mark]));
+    }
+
+    fn packet(&mut self, now: Instant, direction: Direction, frame: Frame<'_>) {
+        self.describe(frame.transport);
         let framing = match frame.net {
             Net::Grh(_) => Framing::RoceV1,
             Net::V4(..) | Net::V6(..) => Framing::RoceV2,
@@ -276,10 +304,7 @@ impl Recorder {
             self.missed += 1;
             return;
         };
-        self.comment.clear();
-        if self.out.is_some() {
-            let _ = write!(self.comment, "{}", describe(frame.transport));
-        }
+        self.describe(frame.transport);
         let nanos = self.config.epoch_ns.saturating_add(now.as_nanos());
         let framing = Framing::InfiniBand;
         self.add(now, direction, framing, |out| erf::record(out, nanos, &frame));
@@ -468,10 +493,12 @@ impl<C: Carrier> Carrier for Pcap<C> {
         budget: usize,
         sink: &mut dyn FnMut(&RxTrain<'_>),
     ) -> io::Result<usize> {
-        let recorder = &mut self.recorder;
+        let (recorder, faults) = (&mut self.recorder, self.faults.as_deref());
         let taken = self.inner.receive(now, budget, &mut |train| {
-            recorder.record(now, Direction::In, train);
+            // What happens to its packets is decided above.
             sink(train);
+            let marks = faults.map(FaultSwitch::marks).unwrap_or_default();
+            recorder.record(now, Direction::In, train, &marks);
         })?;
         self.recorder.handle_timeout(now);
         Ok(taken)
