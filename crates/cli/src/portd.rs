@@ -11,6 +11,7 @@
 use std::io;
 use std::net::IpAddr;
 use std::os::fd::AsFd;
+use std::path::Path;
 use std::process::ExitCode;
 
 use anyhow::{Context as _, ensure};
@@ -103,7 +104,8 @@ fn all_users(args: &Args, json: bool, signals: &mut Signals) -> anyhow::Result<E
     let (_, most) = getrlimit(Resource::RLIMIT_NOFILE)?;
     setrlimit(Resource::RLIMIT_NOFILE, most, most)?;
     let config = UdpConfig { gro: settings.gro, rcvbuf: settings.rcvbuf, ..UdpConfig::default() };
-    let mut portd = Portd::new(config, only).context("cannot receive for all users")?;
+    let root = Path::new("/dev/shm");
+    let mut portd = Portd::new(config, only, root).context("cannot receive for all users")?;
     if json {
         println!("{}", json!({ "receiving": "all users" }));
     } else {

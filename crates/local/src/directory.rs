@@ -49,6 +49,16 @@ impl Directory {
         create(root, &name).map(|path| Self { path })
     }
 
+    /// Finds one below `root` for all network namespaces, or creates it: see [`own_directory`].
+    pub(super) fn own(root: &Path, prefix: &str) -> io::Result<Self> {
+        let name = format!("{prefix}-{}", user());
+        let is_meant = |found: &str| {
+            found.strip_prefix(&name).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
+        };
+        let mut found = own_directories(root, is_meant).into_iter();
+        found.next().map_or_else(|| create(root, &name).map(|path| Self { path }), Ok)
+    }
+
     /// Whether it is another directory than `other`.
     pub(super) fn differs(&self, other: &Self) -> bool {
         self.path != other.path
@@ -143,12 +153,7 @@ impl Directory {
 /// `prefix` and the number of the user, and something else behind that if another user has taken
 /// that name.
 pub fn own_directory(root: &Path, prefix: &str) -> io::Result<PathBuf> {
-    let name = format!("{prefix}-{}", user());
-    let is_meant = |found: &str| {
-        found.strip_prefix(&name).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
-    };
-    let mut found = own_directories(root, is_meant).into_iter();
-    found.next().map_or_else(|| create(root, &name), |directory| Ok(directory.path))
+    Directory::own(root, prefix).map(|directory| directory.path)
 }
 
 /// Creates a directory with this name, or with a random suffix if the name is taken.
@@ -186,7 +191,7 @@ fn parse(name: &str) -> Option<(u64, u32)> {
 }
 
 /// The network namespace of this thread: its process may be in another one.
-fn network_namespace() -> io::Result<u64> {
+pub(super) fn network_namespace() -> io::Result<u64> {
     std::fs::metadata("/proc/thread-self/ns/net")
         .map(|found| found.ino())
         .map_err(|e| io::Error::other(format!("the network namespace is not known: {e}")))

@@ -355,6 +355,9 @@ impl<C: SharedPort> HostLink<C> {
         if news != News::Nothing {
             self.port_owner.follow(lease, &mut self.peers);
             self.registry.claim_again(news == News::Again);
+            // The answers are due soon.
+            self.next_look = Instant::ZERO;
+            self.in_hurry = true;
         }
         taken
     }
@@ -384,7 +387,8 @@ impl<C: SharedPort> HostLink<C> {
             self.peers.hear_portd(fd);
         }
         let all_taken = self.port_owner.take(&mut self.wire, &self.registry, &mut self.peers);
-        self.in_hurry = self.peers.reap_suspects() || !all_taken;
+        let is_claiming = self.lease.is_some() && self.registry.hear_claims();
+        self.in_hurry = self.peers.reap_suspects() || !all_taken || is_claiming;
         self.next_look = now.plus_nanos(if self.in_hurry { HURRY_NS } else { LOOK_NS });
     }
 
@@ -563,6 +567,9 @@ impl<C: SharedPort> Carrier for HostLink<C> {
             ("shm_direct", self.registry.passed()),
         ]);
         counters.extend(self.lease.iter().flat_map(Lease::counters));
+        counters.extend(
+            self.lease.iter().map(|_| ("portd_services_lost", self.registry.services_lost())),
+        );
         counters
     }
 }

@@ -55,7 +55,7 @@ use names::{
 };
 use places::{find_or_create, is_beside_others, remove_if_dead};
 use revocation::Copies;
-use services::Service;
+use services::{LostServices, Service};
 
 /// The file that all processes map.
 const REGISTRY: &str = "registry";
@@ -96,6 +96,7 @@ pub struct Registry {
     services: Mutex<Vec<Service>>,
     /// How this process claims services where portd receives.
     claims: OnceLock<Claims>,
+    lost: LostServices,
     /// This process has given up its slot, which may belong to another one now. `leave` sets it
     /// while it holds the lock of `services`.
     left: AtomicBool,
@@ -191,6 +192,7 @@ impl Registry {
             _life: life,
             services: Mutex::default(),
             claims: OnceLock::new(),
+            lost: LostServices::default(),
             left: AtomicBool::new(false),
             _witness: witness,
             revoked: AtomicU32::new(0),

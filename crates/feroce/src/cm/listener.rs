@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use feroce_cm::rdma::{ConnParam, EventKind, PortSpace};
+use feroce_cm::rdma::{BindError, ConnParam, EventKind, PortSpace};
 use feroce_engine::RecvWr;
 use feroce_wire::Qpn;
 
@@ -48,7 +48,8 @@ impl Listener {
         &self.id
     }
 
-    /// Waits for the next request.
+    /// Waits for the next request. Fails if the device is gone, or if another process has taken the
+    /// port while `feroce portd` was started again.
     pub fn accept(&self) -> Result<Request, Error> {
         loop {
             if let Some(request) = self.accept_until(Deadline::NONE)? {
@@ -100,6 +101,8 @@ impl Request {
         match event.kind {
             EventKind::ConnectRequest => {}
             EventKind::DeviceRemoval => return Err(CmError::DeviceGone.into()),
+            // While there was no portd, another process has taken the port.
+            EventKind::AddrError => return Err(CmError::Port(BindError::InUse).into()),
             _ => return Ok(None),
         }
         let Event { id, private_data, .. } = event;

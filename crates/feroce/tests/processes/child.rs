@@ -155,7 +155,10 @@ fn manager(context: &Context) -> Manager {
 
 /// Accepts a connection, receives a message, and reports it.
 fn accept(listener: &Listener) -> String {
-    let request = listener.accept().expect("a request");
+    let request = match listener.accept() {
+        Ok(request) => request,
+        Err(e) => return format!("lost {e}"),
+    };
     let private_data = listener.local_addr().port().to_be_bytes().to_vec();
     let param = ConnParam { private_data, ..ConnParam::default() };
     let mut connection = request.param(param).accept().expect("accepted");

@@ -1,7 +1,9 @@
 //! Processes of several users at one address, which portd receives for. Only root can start them.
 
+use std::fs;
 use std::io::Read;
 use std::os::fd::AsFd;
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::process::Command;
 use std::time::Instant;
@@ -22,7 +24,7 @@ pub(crate) const NO_ADDRESS: &str = "0.0.0.0";
 /// A child process that is a portd until its input ends.
 #[expect(clippy::disallowed_methods, reason = "portd needs a clock")]
 pub(crate) fn run() {
-    let mut portd = match Portd::new(UdpConfig::default(), None) {
+    let mut portd = match Portd::new(UdpConfig::default(), None, Path::new("/dev/shm")) {
         Ok(portd) => portd,
         Err(e) => return println!("@error {e}"),
     };
@@ -258,6 +260,75 @@ fn users_do_not_get_the_numbers_of_others() {
         let mut d = start_with(cable, USER, alike);
         assert_eq!(prefix(&mut d), of_a, "the same user may have it");
         [c, d, far, portd].into_iter().for_each(Process::finish);
+    });
+}
+
+/// While portd is started again, another user gets neither the number nor the service of a process
+/// that was too slow to ask for them first.
+#[test]
+fn users_keep_what_they_have_while_portd_is_started_again() {
+    if !can_be_others() {
+        return;
+    }
+    with_cable(1500, |cable| {
+        let portd = start_portd(cable, 0);
+        let mut a = start_with(cable, USER, alike);
+        let mut far = start_there(cable);
+        assert_eq!(listen(&mut a, 7001), "listening");
+        let of_a = prefix(&mut a);
+        a.signal(Signal::SIGSTOP);
+        portd.signal(Signal::SIGKILL);
+        drop(portd);
+        let portd = start_portd(cable, 0);
+        let mut b = start_with(cable, STRANGER, alike);
+        assert_ne!(prefix(&mut b), of_a, "it wanted the same number");
+        let said = listen(&mut b, 7001);
+        assert!(said.starts_with("refused"), "{said}");
+        assert_eq!(listen(&mut b, 7002), "listening");
+        a.signal(Signal::SIGCONT);
+        while a.counter("portd_connected_again") == 0 {}
+        dial(&mut far, &mut a, 7001);
+        dial(&mut b, &mut a, 7001);
+        assert_eq!(a.counter("portd_services_lost"), 0);
+        a.finish();
+        // The service ends with its process, as ever.
+        assert_eq!(listen(&mut b, 7001), "listening");
+        [b, far, portd].into_iter().for_each(Process::finish);
+    });
+}
+
+/// A listener is told that its port belongs to another process now. This happens if what portd has
+/// written down is gone.
+#[test]
+fn a_listener_that_has_lost_its_port_is_told() {
+    if !can_be_others() {
+        return;
+    }
+    with_cable(1500, |cable| {
+        let portd = start_portd(cable, 0);
+        let seed = |seed: &'static str| {
+            move |command: &mut Command| {
+                command.env("FEROCE_SEED", seed);
+            }
+        };
+        let mut a = start_with(cable, USER, seed("7"));
+        let mut far = start_there(cable);
+        assert_eq!(listen(&mut a, 7001), "listening");
+        a.signal(Signal::SIGSTOP);
+        portd.signal(Signal::SIGKILL);
+        drop(portd);
+        let namespace = cable.in_a(|| fs::metadata("/proc/thread-self/ns/net")).expect("/proc");
+        fs::remove_file(format!("/dev/shm/feroce-portd-0/{}", namespace.ino())).expect("a ledger");
+        let portd = start_portd(cable, 0);
+        let mut b = start_with(cable, STRANGER, seed("8"));
+        assert_eq!(listen(&mut b, 7001), "listening");
+        a.tell("accept");
+        a.signal(Signal::SIGCONT);
+        let said = a.hear();
+        assert!(said.starts_with("lost") && said.contains("in use"), "{said}");
+        assert_eq!(a.counter("portd_services_lost"), 1);
+        dial(&mut far, &mut b, 7001);
+        [a, b, far, portd].into_iter().for_each(Process::finish);
     });
 }
 

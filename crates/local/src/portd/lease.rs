@@ -86,6 +86,29 @@ impl Claims {
         let (prefix, address) = (self.terms.prefix, self.terms.address(address));
         self.terms.ask(&Request::Claim { prefix, address, service }).ok()
     }
+
+    /// The answer to a claim, if it has arrived.
+    pub(crate) fn hear(claim: &PortSocket) -> Option<Heard> {
+        let mut bytes = [0; MAX_ANSWER];
+        match claim.receive(&mut bytes) {
+            Received::Message(len) if Answer::parse(&bytes[..len]) == Some(Answer::Claimed) => {
+                Some(Heard::Claimed)
+            }
+            Received::Message(_) => Some(Heard::Refused),
+            Received::Nothing => None,
+            Received::Gone => Some(Heard::Gone),
+        }
+    }
+}
+
+/// What portd has answered to a claim.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Heard {
+    Claimed,
+    /// The service belongs to another process, or portd does not take the claim.
+    Refused,
+    /// portd has ended. The next one is asked again.
+    Gone,
 }
 
 /// The result of asking portd for a lease.

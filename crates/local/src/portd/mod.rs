@@ -14,7 +14,8 @@
 //! gives it a prefix that no other process of the host has. Each service that it listens for is
 //! another connection. The kernel closes both however the process ends. When portd ends, processes
 //! keep their numbers and connect again as soon as there is a portd; meanwhile packets from other
-//! hosts and users are lost, and retransmitted.
+//! hosts and users are lost, and retransmitted. No other user gets their prefixes and services in
+//! between: portd writes down whose they are (`ledger`).
 //!
 //! Sockets of one `SO_REUSEPORT` group, handed to the processes and steered by a BPF program, would
 //! save a copy. But every owner of such a socket may detach the program
@@ -22,6 +23,7 @@
 //! of other users.
 
 mod lease;
+mod ledger;
 mod message;
 mod server;
 
@@ -36,7 +38,7 @@ use feroce_wire::Gid;
 use crate::Registry;
 
 pub use lease::Lease;
-pub(crate) use lease::{Asked, Claims, News};
+pub(crate) use lease::{Asked, Claims, Heard, News};
 pub(crate) use message::Prefixes;
 pub use server::Portd;
 

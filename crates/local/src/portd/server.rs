@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, btree_map};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
+use std::path::Path;
 
 use feroce_link::port::{PortListener, PortSocket, Received, Sent};
 use feroce_link::{
@@ -12,6 +13,7 @@ use feroce_train::{Instant, RxTrain};
 use feroce_wire::Gid;
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
 
+use super::ledger::{Given, Ledger, Service};
 use super::message::{Address, Answer, Prefixes, Request};
 use super::{NAMES, is_link_local, name};
 use crate::demux::{self, Target};
@@ -26,7 +28,9 @@ const MAX_LEASES_OF_USER: usize = 128;
 /// nothing takes this much for each lease.
 const ROOM: usize = 1 << 20;
 /// How long a prefix is kept from other users after its process has ended: peers may still send to
-/// that process, and what they send is not for other users. Peers give up earlier than this.
+/// that process, and what they send is not for other users. Peers give up earlier than this. For as
+/// long, portd keeps prefixes and services that the portd before it had given out: their processes
+/// ask for them again as soon as they run.
 const REST_NS: u64 = 120_000_000_000;
 /// Trains to receive from a socket before other sockets have their turn.
 const BUDGET: usize = 32;
@@ -43,7 +47,7 @@ const FIRST_WIRE: u64 = 1 << 63;
 enum Role {
     New,
     Lease(u8),
-    Claim(Address, u64),
+    Claim(Service),
 }
 
 /// A connection.
@@ -103,10 +107,15 @@ pub struct Portd {
     conns: BTreeMap<u64, Conn>,
     next_conn: u64,
     guests: BTreeMap<u8, Guest>,
-    /// The process, by prefix, that listens for a service.
-    services: BTreeMap<(Address, u64), u8>,
+    /// The process, by prefix, that listens for a service, and the connection of its claim.
+    services: BTreeMap<Service, (u8, u64)>,
     /// The last users of prefixes that are free, and since when.
     left: BTreeMap<u8, (u32, Instant)>,
+    /// The users of services that the portd before this one had given out, and that no process has
+    /// claimed since.
+    kept: BTreeMap<Service, u32>,
+    /// What the next portd has to know; `None` if that cannot be written.
+    ledger: Option<Ledger>,
     record: Vec<u8>,
     counters: Counters,
     log: Logger,
@@ -114,9 +123,17 @@ pub struct Portd {
 
 impl Portd {
     /// Becomes the portd of this network namespace for all addresses of the host, or for some.
-    /// Sockets are opened when a process asks for an address.
-    pub fn new(config: UdpConfig, only: Option<Vec<Gid>>) -> io::Result<Self> {
+    /// Sockets are opened when a process asks for an address. What it gives out is written down
+    /// below `root` (`/dev/shm`, except in tests), for a portd that follows this one.
+    pub fn new(config: UdpConfig, only: Option<Vec<Gid>>, root: &Path) -> io::Result<Self> {
         let listener = listen()?;
+        let (ledger, given) = match Ledger::open(root) {
+            Ok((ledger, given)) => (Some(ledger), given),
+            Err(e) => {
+                warn_of_ledger(&config.log, &e);
+                (None, Given::default())
+            }
+        };
         let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)?;
         epoll.add(&listener, EpollEvent::new(EpollFlags::EPOLLIN, LISTENER))?;
         Ok(Self {
@@ -131,7 +148,9 @@ impl Portd {
             next_conn: LISTENER + 1,
             guests: BTreeMap::new(),
             services: BTreeMap::new(),
-            left: BTreeMap::new(),
+            left: given.prefixes.into_iter().map(|(p, user)| (p, (user, Instant::ZERO))).collect(),
+            kept: given.services,
+            ledger,
             record: Vec::new(),
             counters: Counters::default(),
         })
@@ -215,7 +234,7 @@ impl Portd {
                 self.move_to(prefix, addresses)
             }
             (Some(Request::Claim { prefix, address, service }), Role::New) => {
-                self.claim(id, user, prefix, (address, service))
+                self.claim(now, id, user, prefix, (address, service))
             }
             _ => Answer::Refused("not a request of this version of feroce".into()),
         };
@@ -233,7 +252,7 @@ impl Portd {
         prefix: u8,
         addresses: Vec<Address>,
     ) -> Answer {
-        self.left.retain(|_, (_, since)| now.nanos_since(*since) < REST_NS);
+        self.forget(now);
         if prefix == 0 || !self.is_free_for(user, prefix) {
             return Answer::Taken(self.taken_for(user));
         }
@@ -243,12 +262,38 @@ impl Portd {
             ));
         }
         self.left.remove(&prefix);
+        self.write(|ledger| ledger.set_prefix(prefix, Some(user)));
         self.guests.insert(prefix, Guest { conn, user, addresses: Vec::new() });
         if let Some(conn) = self.conns.get_mut(&conn) {
             conn.role = Role::Lease(prefix);
             conn.socket.set_room(ROOM);
         }
         self.move_to(prefix, addresses)
+    }
+
+    /// Gives free what was kept for long enough.
+    fn forget(&mut self, now: Instant) {
+        let is_over = |since: Instant| now.nanos_since(since) >= REST_NS;
+        for (prefix, _) in self.left.extract_if(.., |_, (_, since)| is_over(*since)) {
+            if let Some(ledger) = &mut self.ledger {
+                // At worst the next portd keeps it for a while.
+                let _ = ledger.set_prefix(prefix, None);
+            }
+        }
+        if is_over(Instant::ZERO) {
+            for service in std::mem::take(&mut self.kept).into_keys() {
+                self.write(|ledger| ledger.set_service(service, None));
+            }
+        }
+    }
+
+    /// Writes down what the next portd has to know.
+    fn write(&mut self, f: impl FnOnce(&mut Ledger) -> io::Result<()>) {
+        if let Some(Err(e)) = self.ledger.as_mut().map(f) {
+            warn_of_ledger(&self.log, &e);
+            // One warning is enough. The next portd gets what was written until now.
+            self.ledger = None;
+        }
     }
 
     fn is_free_for(&self, user: u32, prefix: u8) -> bool {
@@ -280,24 +325,46 @@ impl Portd {
         if let Some(guest) = self.guests.get_mut(&prefix) {
             guest.addresses = served;
         }
-        self.services.retain(|(at, _), owner| {
-            *owner != prefix || self.guests.get(owner).is_some_and(|g| g.addresses.contains(at))
-        });
+        let guests = &self.guests;
+        let is_lost = |(at, _): &Service, (owner, _): &(u8, u64)| {
+            *owner == prefix && !guests.get(owner).is_some_and(|g| g.addresses.contains(at))
+        };
+        let lost: Vec<_> = self.services.extract_if(.., |at, owner| is_lost(at, owner)).collect();
+        self.write_off(lost.into_iter().map(|(service, _)| service));
         self.stop_where_unused();
         Answer::Leased { refused }
     }
 
-    fn claim(&mut self, conn: u64, user: u32, prefix: u8, service: (Address, u64)) -> Answer {
+    fn write_off(&mut self, services: impl Iterator<Item = Service>) {
+        for service in services {
+            self.write(|ledger| ledger.set_service(service, None));
+        }
+    }
+
+    fn claim(
+        &mut self,
+        now: Instant,
+        conn: u64,
+        user: u32,
+        prefix: u8,
+        service: Service,
+    ) -> Answer {
+        self.forget(now);
         let guest = self.guests.get(&prefix).filter(|guest| guest.user == user);
         if !guest.is_some_and(|guest| guest.addresses.contains(&service.0)) {
             return Answer::Refused(format!("no device of user {user} is at {}", service.0.0));
         }
+        if self.kept.get(&service).is_some_and(|last| *last != user) {
+            return Answer::InUse;
+        }
         match self.services.entry(service) {
             btree_map::Entry::Occupied(_) => return Answer::InUse,
-            btree_map::Entry::Vacant(place) => place.insert(prefix),
+            btree_map::Entry::Vacant(place) => place.insert((prefix, conn)),
         };
+        self.kept.remove(&service);
+        self.write(|ledger| ledger.set_service(service, Some(user)));
         if let Some(conn) = self.conns.get_mut(&conn) {
-            conn.role = Role::Claim(service.0, service.1);
+            conn.role = Role::Claim(service);
         }
         Answer::Claimed
     }
@@ -310,11 +377,17 @@ impl Portd {
             Role::Lease(prefix) => {
                 self.guests.remove(&prefix);
                 self.left.insert(prefix, (conn.user, now));
-                self.services.retain(|_, owner| *owner != prefix);
+                let is_its = |_: &Service, (owner, _): &mut (u8, u64)| *owner == prefix;
+                let lost: Vec<_> = self.services.extract_if(.., is_its).collect();
+                self.write_off(lost.into_iter().map(|(service, _)| service));
                 self.stop_where_unused();
             }
-            Role::Claim(address, service) => {
-                self.services.remove(&(address, service));
+            // The process may have claimed it again by another connection.
+            Role::Claim(service) => {
+                if self.services.get(&service).is_some_and(|(_, by)| *by == id) {
+                    self.services.remove(&service);
+                    self.write(|ledger| ledger.set_service(service, None));
+                }
             }
         }
         drop(conn);
@@ -379,7 +452,9 @@ impl Portd {
                         Some(guest) if is_at(guest) => return To::One(slot + 1),
                         _ => return To::NoProcess,
                     },
-                    Target::Service(service) => services.get(&(at, service)).copied(),
+                    Target::Service(service) => {
+                        services.get(&(at, service)).map(|(owner, _)| *owner)
+                    }
                     Target::All => return To::All,
                     Target::Any => None,
                 };
@@ -408,6 +483,14 @@ impl Portd {
             self.log.warn(format_args!("cannot receive: {e}"));
         }
     }
+}
+
+#[cold]
+fn warn_of_ledger(log: &Logger, e: &io::Error) {
+    log.warn(format_args!(
+        "cannot write down which user has what, so that other users may take it while portd is \
+         started again: {e}"
+    ));
 }
 
 /// Listens at the first name that is free. There must be no other portd.

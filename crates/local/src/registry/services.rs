@@ -1,8 +1,8 @@
 //! The services that a process listens for.
 
 use std::io;
-use std::sync::PoisonError;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
 
 use feroce_link::port::PortSocket;
 use feroce_wire::Gid;
@@ -11,7 +11,7 @@ use super::Registry;
 use super::names::byte_of_service;
 use crate::layout::MAX_SERVICES;
 use crate::lock;
-use crate::portd::Claims;
+use crate::portd::{Claims, Heard};
 
 /// A service that this process listens for.
 #[derive(Debug)]
@@ -22,6 +22,16 @@ pub(super) struct Service {
     claim: Option<PortSocket>,
     /// A thread waits for the answer to its claim there.
     is_asked: bool,
+    /// The claim was sent without waiting for the answer, which has not arrived yet.
+    is_pending: bool,
+}
+
+/// Services that other processes have claimed while there was no portd.
+#[derive(Debug, Default)]
+pub(super) struct LostServices {
+    is_any: AtomicBool,
+    count: AtomicU64,
+    list: Mutex<Vec<(Gid, u64)>>,
 }
 
 impl Service {
@@ -62,7 +72,8 @@ impl Registry {
         if !lock::try_hold(&self.file, byte_of_service(address, id))? {
             return Err(io::ErrorKind::AddrInUse.into());
         }
-        services.push(Service { address, id, claim: None, is_asked: self.claims.get().is_some() });
+        let is_asked = self.claims.get().is_some();
+        services.push(Service { address, id, claim: None, is_asked, is_pending: false });
         self.show_services(&services);
         Ok(())
     }
@@ -99,7 +110,50 @@ impl Registry {
             service.claim.take_if(|_| is_new);
             if service.claim.is_none() {
                 service.claim = claims.claim_later(service.address, service.id);
+                service.is_pending = service.claim.is_some();
             }
         }
+    }
+
+    /// Reads answers to claims that [`Registry::claim_again`] has made. Returns whether more are
+    /// due.
+    pub(crate) fn hear_claims(&self) -> bool {
+        let mut services = self.services.lock().unwrap_or_else(PoisonError::into_inner);
+        for service in services.iter_mut().filter(|service| service.is_pending) {
+            let Some(heard) = service.claim.as_ref().and_then(Claims::hear) else { continue };
+            service.is_pending = false;
+            if heard != Heard::Claimed {
+                service.claim = None;
+            }
+            if heard == Heard::Refused {
+                self.add_lost(service.address, service.id);
+            }
+        }
+        services.iter().any(|service| service.is_pending)
+    }
+
+    fn add_lost(&self, address: Gid, id: u64) {
+        self.lost.list.lock().unwrap_or_else(PoisonError::into_inner).push((address, id));
+        self.lost.count.fetch_add(1, Ordering::Relaxed);
+        self.lost.is_any.store(true, Ordering::Release);
+    }
+
+    /// Whether [`Registry::take_lost_services`] would return one.
+    #[inline]
+    pub fn has_lost_services(&self) -> bool {
+        self.lost.is_any.load(Ordering::Acquire)
+    }
+
+    /// Services of this process that portd has given to another one since the last call, with their
+    /// addresses. Processes of other hosts and users do not reach them here any more.
+    pub fn take_lost_services(&self) -> Vec<(Gid, u64)> {
+        let mut list = self.lost.list.lock().unwrap_or_else(PoisonError::into_inner);
+        self.lost.is_any.store(false, Ordering::Release);
+        std::mem::take(&mut *list)
+    }
+
+    /// How many services this process has lost so far.
+    pub(crate) fn services_lost(&self) -> u64 {
+        self.lost.count.load(Ordering::Relaxed)
     }
 }

@@ -43,6 +43,8 @@ pub(super) struct Service {
     silent: (u64, u64),
     ids: BTreeMap<ConnId, Arc<Shared>>,
     listeners: BTreeMap<ListenId, Arc<Shared>>,
+    /// What they listen for, and at which addresses.
+    services: BTreeMap<ListenId, (ServiceId, Accepts)>,
     qps: BTreeMap<u32, Arc<Shared>>,
     wakes: Arc<Wakes>,
     /// Knows which processes of the host have ended.
@@ -70,6 +72,7 @@ impl Agent for Service {
                 ids.get(&conn).is_some_and(|id| has_data(engine, id, plan))
             });
         }
+        self.report_lost();
         self.report_flood();
         self.report_silence();
         while let Some(event) = self.manager.poll_event() {
@@ -84,7 +87,9 @@ impl Agent for Service {
 
     fn poll_timeout(&self) -> Option<Instant> {
         match &self.registry {
-            Some(registry) if registry.has_departures() => Some(Instant::ZERO),
+            Some(registry) if registry.has_departures() || registry.has_lost_services() => {
+                Some(Instant::ZERO)
+            }
             _ => self.manager.poll_timeout(),
         }
     }
@@ -158,6 +163,7 @@ impl Service {
             silent: (0, 1),
             ids,
             listeners,
+            services: BTreeMap::new(),
             qps,
             wakes,
             registry: None,
@@ -170,6 +176,30 @@ impl Service {
             registry.want_departures();
         }
         Self { registry, ..self }
+    }
+
+    /// Tells listeners whose service another process has now, by an event with `EADDRINUSE`.
+    fn report_lost(&mut self) {
+        let Some(registry) = self.registry.as_ref().filter(|known| known.has_lost_services())
+        else {
+            return;
+        };
+        for (address, lost) in registry.take_lost_services() {
+            let ip = address.to_ip();
+            tracing::warn!(
+                "another process has taken port {} of {ip} while there was no feroce portd: \
+                 connection requests of other hosts and users do not arrive here; when that \
+                 process has ended, listen again",
+                lost & 0xffff
+            );
+            let is_lost = |(service, accepts): &(ServiceId, Accepts)| {
+                service.0 == lost && accepts.takes(address)
+            };
+            let listeners = self.services.iter().filter(|(_, service)| is_lost(service));
+            for id in listeners.filter_map(|(listener, _)| self.listeners.get(listener)) {
+                self.tell(Queued::new(EventKind::AddrError, id, -libc::EADDRINUSE));
+            }
+        }
     }
 
     /// Warns of requests that were given up for others, once and whenever their number has doubled.
@@ -214,12 +244,14 @@ impl Service {
     ) -> Result<ListenId, ListenError> {
         let listener = self.manager.listen(now, service, accepts, backlog)?;
         self.listeners.insert(listener, Arc::clone(id));
+        self.services.insert(listener, (service, accepts));
         Ok(listener)
     }
 
     pub(super) fn unlisten(&mut self, listener: ListenId) {
         self.manager.unlisten(listener);
         self.listeners.remove(&listener);
+        self.services.remove(&listener);
     }
 
     pub(super) fn taken(&mut self, listener: ListenId) {
