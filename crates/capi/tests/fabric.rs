@@ -162,6 +162,16 @@ fn end(child: Child) -> (String, String) {
     (said, errors)
 }
 
+/// Kills a program behind `timeout`, which cannot say goodbye.
+fn kill(mut child: Child) {
+    let timeout = child.id();
+    let children = fs::read_to_string(format!("/proc/{timeout}/task/{timeout}/children"));
+    let children = children.expect("it runs");
+    let status = Command::new("kill").arg("-KILL").args(children.split_whitespace()).status();
+    assert!(status.is_ok_and(|status| status.success()), "{children}");
+    child.wait().expect("it ends");
+}
+
 /// Whether a TCP port is listened on.
 fn is_listened_on(port: u16) -> bool {
     let local = format!(":{port:04X} ");
@@ -229,6 +239,51 @@ fn perftest_rping_and_ucx_survive_a_link_that_fails_and_is_repaired() {
 
 /// Ratios of what programs measure to what the model says. Other programs of the machine disturb
 /// it, so it runs on request.
+#[test]
+fn mckey_gets_what_is_sent_to_its_group_through_the_switches() {
+    let has_mckey = common::output(Command::new("mckey").arg("-h"), "rdmacm-utils").is_some();
+    if !has_mckey {
+        return;
+    }
+    let fabric = Fabric::up("fabric-mckey", "1G", "50us");
+    let feroce = common::command().display();
+    let run = |host: &str, command: &str| {
+        fabric.start(host, &format!("{command} -m 239.1.2.3 -b {}", fabric.address(host)))
+    };
+    // Two programs of one host, and hosts behind both switches.
+    let receivers = [
+        run("h1", "mckey"),
+        run("h2", "mckey"),
+        run("h3", "mckey"),
+        run("h3", &format!("{feroce} mckey")),
+    ];
+    let has = |line: &str| fabric.done(&["status"]).lines().any(|other| other.ends_with(line));
+    wait_until(|| has(": 4 processes on h1, h2, h3"));
+    let (said, _) = end(run("h0", "mckey -s"));
+    assert!(said.contains("data transfers complete"), "{said}");
+    for receiver in receivers {
+        let (said, _) = end(receiver);
+        assert!(said.contains("data transfers complete"), "{said}");
+    }
+    // What was sent once was copied by the switches: ten messages to four programs on three hosts.
+    let status = fabric.done(&["status"]);
+    assert!(!status.contains("group"), "a program has left it: {status}");
+    let packets = |port: &str| -> u64 {
+        let line = status.lines().find(|line| line.starts_with(port)).expect("a port");
+        line.split_whitespace().nth(6).and_then(|word| word.parse().ok()).expect("a number")
+    };
+    let ports = ["h0:0", "s0:1", "s0:2", "s1:0", "s1:1"].map(packets);
+    assert_eq!(ports, [10; 5], "{status}");
+    assert_eq!(packets("s0:0"), 0, "the sender does not get its own packets");
+    // A program that is killed is no member any more, and the others still are.
+    let killed = run("h1", "mckey");
+    let other = run("h3", "mckey");
+    wait_until(|| has(": 2 processes on h1, h3"));
+    kill(killed);
+    wait_until(|| has(": 1 process on h3"));
+    kill(other);
+}
+
 #[test]
 fn programs_measure_the_delays_and_the_shares_of_the_model() {
     if std::env::var_os("FEROCE_TEST_MEASURE").is_none() {

@@ -1,10 +1,12 @@
 //! What must hold in every fabric at every time.
 
+use alloc::collections::BTreeSet;
 use alloc::format;
 use alloc::string::String;
 
 use crate::fabric::Fabric;
 use crate::port::PortId;
+use crate::store::NONE;
 
 impl<B> Fabric<B> {
     /// Says what does not hold, if something does not: every byte that was sent or copied is
@@ -27,7 +29,7 @@ impl<B> Fabric<B> {
             return Err(format!("{dropped} packets were dropped, but {at_ports} at ports"));
         }
         for (node, ports) in self.ports_of.iter().enumerate() {
-            let queued: u64 = ports.iter().map(|&id| self.queued_at(id)).sum();
+            let queued = self.buffered_at(ports);
             match &self.buffers[node] {
                 Some(buffer) if self.config.infiniband.is_none() => {
                     let most = self.config.buffer.bytes;
@@ -53,15 +55,30 @@ impl<B> Fabric<B> {
         self.check_lanes()
     }
 
+    /// Bytes that wait at ports of a switch, where the copies of a multicast share a buffer.
+    fn buffered_at(&self, ports: &[PortId]) -> u64 {
+        let mut counted = BTreeSet::new();
+        let queues = ports.iter().flat_map(|&id| &self.ports[id as usize].queues);
+        let packets = queues.flat_map(|queue| queue.ids(&self.packets));
+        let is_first = |&id: &u32| match self.packets.share(id) {
+            NONE => true,
+            share => counted.insert(share),
+        };
+        packets.filter(is_first).map(|id| u64::from(self.packets[id].len)).sum()
+    }
+
     fn queued_at(&self, id: PortId) -> u64 {
         let queues = self.ports[id as usize].queues.iter();
         let packets = queues.flat_map(|queue| queue.iter(&self.packets));
-        packets.map(|stored| u64::from(stored.packet.len)).sum()
+        packets.map(|head| u64::from(head.len)).sum()
     }
 
     fn check_lanes(&self) -> Result<(), String> {
         let Some(config) = &self.config.infiniband else { return Ok(()) };
         for (id, port) in self.ports.iter().enumerate() {
+            if self.infiniband.management[id] > config.management_buffer {
+                return Err(format!("port {}:{}: VL15 holds too much", port.node, port.local));
+            }
             for (vl, lane) in self.infiniband.lanes[id].iter().enumerate() {
                 if u64::from(lane.used()) * 64 > config.lane_buffer {
                     let (node, local) = (port.node, port.local);

@@ -52,7 +52,7 @@ impl<B> Fabric<B> {
         let peer = &self.ports[self.ports[id as usize].peer as usize];
         let holds = |&&egress: &&PortId| {
             let queue = &self.ports[egress as usize].queues[usize::from(priority)];
-            queue.iter(&self.packets).any(|stored| stored.ingress == peer.local)
+            queue.iter(&self.packets).any(|head| head.ingress as usize == peer.local)
         };
         self.ports_of[peer.node].iter().filter(holds).copied().collect()
     }

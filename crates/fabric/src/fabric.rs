@@ -4,17 +4,18 @@ use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 
 use feroce_train::Ecn as EcnBits;
-use slab::Slab;
 
 use crate::agenda::Agenda;
 use crate::buffer::{Buffer, BufferConfig, PortBuffer};
 use crate::ecn::Ecn;
-use crate::infiniband::{Infiniband, InfinibandConfig};
-use crate::packet::{Packet, Stored};
+use crate::infiniband::{Infiniband, InfinibandConfig, MANAGEMENT_LANE, priority_outside};
+use crate::multicast::{MULTICAST, Multicast};
+use crate::packet::Packet;
 use crate::pfc::{FRAME_BYTES, PauseEvent, PfcConfig};
-use crate::port::{Frame, NONE, Port, PortId};
+use crate::port::{Frame, Port, PortId};
 use crate::routes::{Routes, Spread};
 use crate::stats::{DropReason, PortStats, Totals};
+use crate::store::{Head, NONE, Packets};
 use crate::tap::Taps;
 use crate::telemetry::{Telemetry, TelemetryConfig};
 use crate::topology::{Node, NodeId, Topology, TopologyError};
@@ -112,8 +113,9 @@ pub struct Fabric<B> {
     /// The buffer of each switch, by node.
     pub(crate) buffers: Vec<Option<Buffer>>,
     pub(crate) routes: Routes,
-    pub(crate) infiniband: Infiniband<B>,
-    pub(crate) packets: Slab<Stored<B>>,
+    pub(crate) infiniband: Infiniband,
+    pub(crate) multicast: Multicast<B>,
+    pub(crate) packets: Packets<B>,
     pub(crate) telemetry: Telemetry,
     pub(crate) agenda: Agenda<Time, Event>,
     pub(crate) rng: fastrand::Rng,
@@ -176,7 +178,8 @@ impl<B> Fabric<B> {
             buffers,
             routes,
             infiniband: Infiniband::default(),
-            packets: Slab::new(),
+            multicast: Multicast::default(),
+            packets: Packets::default(),
             telemetry: Telemetry::default(),
             agenda: Agenda::default(),
             turns: alloc::vec![0; nodes],
@@ -231,7 +234,7 @@ impl<B> Fabric<B> {
 
     /// Bytes that are in the fabric: in queues and on links.
     pub fn bytes_inside(&self) -> u64 {
-        self.packets.iter().map(|(_, stored)| u64::from(stored.packet.len)).sum()
+        self.packets.bytes()
     }
 
     /// Bytes in the buffer of a switch.
@@ -269,12 +272,12 @@ impl<B> Fabric<B> {
     /// Stores a packet that a host sends.
     pub(crate) fn take_in(&mut self, now: Time, mut packet: Packet<B>) -> u32 {
         if let Some(infiniband) = &self.config.infiniband {
-            packet.priority = infiniband.sl_to_vl[usize::from(packet.priority)];
+            packet.priority = infiniband.lane(packet.priority);
         }
         debug_assert!(now >= self.now, "time runs backwards");
         self.now = now.max(self.now);
         self.totals.injected.add(packet.len);
-        self.packets.insert(Stored { packet, next: 0, ingress: 0, share: NONE }) as u32
+        self.packets.insert(packet)
     }
 
     /// Handles the events that are due at `now` until one has a result. The time of the result is
@@ -306,8 +309,7 @@ impl<B> Fabric<B> {
     /// Puts a packet into the queue of a port.
     pub(crate) fn enqueue(&mut self, id: PortId, packet: u32) {
         let port = &mut self.ports[id as usize];
-        let stored = &self.packets[packet as usize];
-        let priority = stored.packet.priority;
+        let Head { priority, ingress, .. } = self.packets[packet];
         let reason = if !port.is_up {
             Some(DropReason::LinkDown)
         } else if port.paused[usize::from(priority)].is_discarding {
@@ -316,11 +318,11 @@ impl<B> Fabric<B> {
             None
         };
         if let Some(reason) = reason {
-            let (node, ingress, share) = (port.node, stored.ingress, stored.share);
+            let (node, share) = (port.node, self.packets.share(packet));
             let len = self.drop_packet(id, packet, reason);
             return self.release(node, ingress, priority, len, share);
         }
-        let is_first = port.waiting & (1 << priority) == 0;
+        let is_first = port.waiting & (1u16 << priority) == 0;
         port.enqueue(self.now, &mut self.packets, packet);
         if is_first {
             self.update_lane(id, priority, true);
@@ -381,9 +383,8 @@ impl<B> Fabric<B> {
             };
             let port = &mut self.ports[id as usize];
             let packet = port.dequeue(self.now, &self.packets, priority)?;
-            let stored = &mut self.packets[packet as usize];
-            let (ingress, len) = (stored.ingress, stored.packet.len);
-            let share = core::mem::replace(&mut stored.share, NONE);
+            let Head { ingress, len, .. } = self.packets[packet];
+            let share = self.packets.take_share(packet);
             port.stats.sent.add(len);
             // A packet may leave by the port at which it came. What is said there about the room
             // that it leaves must wait for its end.
@@ -415,7 +416,7 @@ impl<B> Fabric<B> {
         if probability == 0.0 || (probability < 1.0 && self.rng.f64() >= probability) {
             return;
         }
-        let packet = &mut self.packets[packet as usize].packet;
+        let packet = &mut self.packets[packet];
         if packet.ecn == EcnBits::Capable {
             packet.ecn = EcnBits::Congested;
             port.stats.marked += 1;
@@ -426,15 +427,19 @@ impl<B> Fabric<B> {
     pub(crate) fn release(
         &mut self,
         node: NodeId,
-        ingress: usize,
+        ingress: u32,
         priority: u8,
         len: u32,
         share: u32,
     ) {
+        let ingress = ingress as usize;
         if self.config.infiniband.is_some() && !self.is_host(node) {
             return self.return_credits(self.ports_of[node][ingress], priority, len, share);
         }
         let Some(buffer) = &mut self.buffers[node] else { return };
+        if !self.multicast.is_last(share) {
+            return;
+        }
         buffer.release(ingress, usize::from(priority), u64::from(len));
         self.resume_if_possible(node, ingress, priority);
     }
@@ -477,15 +482,16 @@ impl<B> Fabric<B> {
         let (node, ingress) = (port.node, port.local);
         if let Some(host) = self.host_number[node] {
             self.note_delivered(id);
-            let mut packet = self.packets.remove(id as usize).packet;
+            let mut packet = self.packets.remove(id);
             self.totals.delivered.add(packet.len);
+            packet.to = host;
             if is_infiniband {
                 self.return_credits(to, packet.priority, packet.len, NONE);
-                packet.to = host;
+                packet.priority = priority_outside(packet.priority);
             }
             return Some(Output::Delivered(packet));
         }
-        self.packets[id as usize].ingress = ingress;
+        self.packets[id].ingress = ingress as u32;
         match is_infiniband {
             true => self.forward_by_table(node, id),
             false => self.forward(node, id),
@@ -495,14 +501,10 @@ impl<B> Fabric<B> {
 
     /// Counts a packet that is lost at a port, and returns its length.
     pub(crate) fn drop_packet(&mut self, at: PortId, id: u32, reason: DropReason) -> u32 {
-        let len = self.packets.remove(id as usize).packet.len;
-        self.count_drop(at, reason, len);
-        len
-    }
-
-    fn count_drop(&mut self, at: PortId, reason: DropReason, len: u32) {
+        let len = self.packets.remove(id).len;
         self.totals.drop(reason, len);
         self.ports[at as usize].stats.drop(reason, len);
+        len
     }
 
     /// Counts a copy of a multicast.
@@ -512,10 +514,12 @@ impl<B> Fabric<B> {
 
     /// A packet has arrived at a switch.
     fn forward(&mut self, node: NodeId, id: u32) {
-        let stored = &self.packets[id as usize];
-        let (Packet { to, len, priority, key, .. }, ingress) = (&stored.packet, stored.ingress);
-        let (len, priority) = (*len, *priority);
-        let choices = self.routes.choices(node, *to);
+        let Head { to, len, priority, key, ingress, .. } = self.packets[id];
+        if to >= MULTICAST {
+            return self.forward_to_group(node, id);
+        }
+        let ingress = ingress as usize;
+        let choices = self.routes.choices(node, to);
         let egress = match (choices, self.config.spread) {
             ([], _) => {
                 self.drop_packet(self.ports_of[node][ingress], id, DropReason::NoRoute);
@@ -543,15 +547,15 @@ impl<B> Fabric<B> {
     }
 
     /// Discards what waits at a port in some priorities.
-    pub(crate) fn discard(&mut self, id: PortId, priorities: u8, reason: DropReason) {
-        for priority in (0..8u8).filter(|p| priorities & (1 << p) != 0) {
+    pub(crate) fn discard(&mut self, id: PortId, priorities: u16, reason: DropReason) {
+        for priority in (0..=MANAGEMENT_LANE).filter(|p| priorities & (1 << p) != 0) {
             while let Some(packet) =
                 self.ports[id as usize].dequeue(self.now, &self.packets, priority)
             {
-                let Stored { packet, ingress, share, .. } = self.packets.remove(packet as usize);
-                self.count_drop(id, reason, packet.len);
+                let (ingress, share) = (self.packets[packet].ingress, self.packets.share(packet));
+                let len = self.drop_packet(id, packet, reason);
                 let node = self.ports[id as usize].node;
-                self.release(node, ingress, priority, packet.len, share);
+                self.release(node, ingress, priority, len, share);
             }
             self.update_lane(id, priority, true);
         }

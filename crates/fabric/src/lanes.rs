@@ -1,16 +1,15 @@
 //! InfiniBand in the fabric: credits, arbitration, forwarding tables, lifetime.
 
-use alloc::collections::VecDeque;
 use alloc::vec;
 use alloc::vec::Vec;
 
 use crate::arbiter::Arbiter;
 use crate::credits::{FlowControl, Lane, blocks};
 use crate::fabric::{Event, Fabric, Output};
-use crate::infiniband::{InfinibandConfig, MULTICAST};
-use crate::packet::Stored;
-use crate::port::{NONE, PortId};
+use crate::infiniband::{InfinibandConfig, MANAGEMENT_LANE};
+use crate::port::PortId;
 use crate::stats::DropReason;
+use crate::store::{Head, NONE};
 use crate::topology::NodeId;
 
 /// Within so many symbol times, of a byte each, the state of a lane is told again.
@@ -33,13 +32,6 @@ impl<B> Fabric<B> {
         choices.get(host as usize % choices.len().max(1)).copied()
     }
 
-    /// The multicast forwarding table of a switch: the ports that lead to members of a group.
-    pub fn multicast_forwarding(&self, node: NodeId, group: u32) -> Vec<usize> {
-        let ports = self.infiniband.multicast.get(&(group, node));
-        let local = |&id: &PortId| self.ports[id as usize].local;
-        ports.map_or_else(Vec::new, |ports| ports.iter().map(local).collect())
-    }
-
     /// Bytes in the receive buffer of a lane, in whole blocks; `None` if there is none.
     pub fn lane_used(&self, node: NodeId, port: usize, lane: usize) -> Option<u64> {
         let id = *self.ports_of.get(node)?.get(port)?;
@@ -51,17 +43,20 @@ impl<B> Fabric<B> {
         let Some(config) = &self.config.infiniband else { return };
         let lane = Lane::new(config.lane_buffer);
         self.infiniband.lanes = vec![[lane; 8]; self.ports.len()];
+        self.infiniband.management = vec![0; self.ports.len()];
         self.infiniband.arbiters = vec![Arbiter::default(); self.ports.len()];
     }
 
     /// The first packet of a lane or its credits have changed: may it send?
     pub(crate) fn update_lane(&mut self, id: PortId, vl: u8, is_new_head: bool) {
-        let Some(config) = &self.config.infiniband else { return };
-        let (lane, bit) = (usize::from(vl), 1 << vl);
+        // VL15 never waits for credits.
+        let config = self.config.infiniband.as_ref().filter(|_| vl != MANAGEMENT_LANE);
+        let Some(config) = config else { return };
+        let (lane, bit) = (usize::from(vl), 1u16 << vl);
         let port = &mut self.ports[id as usize];
         let credits = &self.infiniband.lanes[id as usize][lane];
         let head = port.queues[lane].iter(&self.packets).next();
-        if head.is_none_or(|stored| credits.may_send(blocks(stored.packet.len))) {
+        if head.is_none_or(|head| credits.may_send(blocks(head.len))) {
             port.stopped &= !bit;
             return;
         }
@@ -80,15 +75,19 @@ impl<B> Fabric<B> {
         let port = &self.ports[id as usize];
         let len = |vl: u8| {
             let head = port.queues[usize::from(vl)].iter(&self.packets).next();
-            head.map_or(0, |stored| stored.packet.len)
+            head.map_or(0, |head| head.len)
         };
         let ready = port.waiting & !port.stopped;
+        if ready & (1 << MANAGEMENT_LANE) != 0 {
+            return Some(MANAGEMENT_LANE);
+        }
+        let ready = ready as u8;
         self.infiniband.arbiters[id as usize].next(arbitration, ready, len)
     }
 
     /// A packet leaves by a port.
     pub(crate) fn spend_credits(&mut self, id: PortId, vl: u8, len: u32) {
-        if self.config.infiniband.is_some() {
+        if self.config.infiniband.is_some() && vl != MANAGEMENT_LANE {
             self.infiniband.lanes[id as usize][usize::from(vl)].send(blocks(len));
             self.update_lane(id, vl, true);
         }
@@ -147,8 +146,11 @@ impl<B> Fabric<B> {
 
     /// A packet arrives at a port. False: it was dropped, because it did not fit.
     pub(crate) fn take_credits(&mut self, id: PortId, packet: u32) -> bool {
-        let stored = &self.packets[packet as usize].packet;
-        let (vl, len) = (usize::from(stored.priority), stored.len);
+        let head = &self.packets[packet];
+        let (vl, len) = (usize::from(head.priority), head.len);
+        if head.priority == MANAGEMENT_LANE {
+            return self.take_management(id, packet, len);
+        }
         if self.infiniband.lanes[id as usize][vl].accept(blocks(len)) {
             return true;
         }
@@ -156,15 +158,27 @@ impl<B> Fabric<B> {
         false
     }
 
+    /// A packet arrives on VL15. False: it was dropped, because it did not fit.
+    fn take_management(&mut self, id: PortId, packet: u32, len: u32) -> bool {
+        let most = self.config.infiniband.as_ref().map_or(0, |config| config.management_buffer);
+        let used = &mut self.infiniband.management[id as usize];
+        let fits = *used + u64::from(len) <= most;
+        if fits {
+            *used += u64::from(len);
+        } else {
+            self.drop_packet(id, packet, DropReason::Management);
+        }
+        fits
+    }
+
     /// A packet, or the last of its copies, leaves the receive buffer of a port.
     pub(crate) fn return_credits(&mut self, id: PortId, vl: u8, len: u32, share: u32) {
-        if share != NONE {
-            let left = &mut self.infiniband.shares[share as usize];
-            *left -= 1;
-            if *left > 0 {
-                return;
-            }
-            self.infiniband.shares.remove(share as usize);
+        if !self.multicast.is_last(share) {
+            return;
+        }
+        if vl == MANAGEMENT_LANE {
+            self.infiniband.management[id as usize] -= u64::from(len);
+            return;
         }
         self.infiniband.lanes[id as usize][usize::from(vl)].release(blocks(len));
         self.tell(id, 1 << vl);
@@ -172,41 +186,17 @@ impl<B> Fabric<B> {
 
     /// Forwards a packet that a switch has taken in.
     pub(crate) fn forward_by_table(&mut self, node: NodeId, id: u32) {
-        let Stored { packet, ingress, .. } = &self.packets[id as usize];
-        let (to, vl, len, ingress) = (packet.to, packet.priority, packet.len, *ingress);
-        let arrived_by = self.ports_of[node][ingress];
-        let ports: Vec<PortId> = match to.checked_sub(MULTICAST) {
+        let Head { to, priority: vl, len, ingress, .. } = self.packets[id];
+        let arrived_by = self.ports_of[node][ingress as usize];
+        let ports = match self.group_ports(node, to, arrived_by) {
             None => self.linear(node, to).into_iter().collect(),
-            Some(group) => {
-                let ports = self.infiniband.multicast.get(&(group, node));
-                ports.into_iter().flatten().copied().filter(|&port| port != arrived_by).collect()
-            }
+            Some(ports) => ports,
         };
         let Some((&last, others)) = ports.split_last() else {
             self.drop_packet(arrived_by, id, DropReason::NoRoute);
             return self.return_credits(arrived_by, vl, len, NONE);
         };
-        if !others.is_empty() {
-            let share = self.infiniband.shares.insert(ports.len() as u32) as u32;
-            self.packets[id as usize].share = share;
-        }
-        for &port in others {
-            if let Some(copy) = self.copy_of(id) {
-                self.enqueue(port, copy);
-            }
-        }
-        self.enqueue(last, id);
-    }
-
-    fn copy_of(&mut self, id: u32) -> Option<u32> {
-        let copy = self.infiniband.copy?;
-        let stored = &self.packets[id as usize];
-        let (ingress, share) = (stored.ingress, stored.share);
-        let packet = stored.packet.copied(copy);
-        self.count_copy(packet.len);
-        let id = self.packets.insert(Stored { packet, next: 0, ingress, share }) as u32;
-        self.start_records(id);
-        Some(id)
+        self.fan_out(id, last, others);
     }
 
     /// The lifetime of the first packet of a lane may be over.
@@ -219,7 +209,7 @@ impl<B> Fabric<B> {
                 continue;
             }
             let Some(packet) = port.dequeue(self.now, &self.packets, vl) else { continue };
-            let Stored { ingress, share, .. } = self.packets[packet as usize];
+            let (ingress, share) = (self.packets[packet].ingress, self.packets.share(packet));
             let node = port.node;
             let len = self.drop_packet(id, packet, DropReason::Lifetime);
             self.release(node, ingress, vl, len, share);
@@ -236,61 +226,6 @@ impl<B> Fabric<B> {
             self.update_lane(id, vl, false);
         }
         self.tell_all(id);
-    }
-}
-
-impl<B: Clone> Fabric<B> {
-    /// A host joins a multicast group: switches get entries in their multicast forwarding tables,
-    /// for a tree whose root is the switch of the first member. Packets to host number
-    /// [`MULTICAST`] plus the group reach all members but the sender.
-    ///
-    /// # Panics
-    /// If there is no such host.
-    pub fn join_multicast(&mut self, group: u32, host: u32) {
-        assert!((host as usize) < self.hosts(), "no host {host}");
-        self.infiniband.copy = Some(B::clone);
-        let members = self.infiniband.members.entry(group).or_default();
-        if !members.contains(&host) {
-            members.push(host);
-        }
-        let members = members.clone();
-        self.infiniband.multicast.retain(|(of, _), _| *of != group);
-        let far = |id: PortId| self.ports[self.ports[id as usize].peer as usize].node;
-        let root = far(self.port_of_host(members[0]));
-        // The port of each node that leads to the root.
-        let mut toward = vec![None; self.ports_of.len()];
-        let mut queue = VecDeque::from([root]);
-        while let Some(node) = queue.pop_front() {
-            for &id in &self.ports_of[node] {
-                let next = far(id);
-                if next != root && toward[next].is_none() {
-                    toward[next] = Some(self.ports[id as usize].peer);
-                    if !self.is_host(next) {
-                        queue.push_back(next);
-                    }
-                }
-            }
-        }
-        let mut entries = Vec::new();
-        for member in members {
-            let mut port = self.port_of_host(member);
-            loop {
-                let peer = self.ports[port as usize].peer;
-                let node = self.ports[peer as usize].node;
-                entries.extend([(self.ports[port as usize].node, port), (node, peer)]);
-                match toward[node] {
-                    Some(next) => port = next,
-                    None => break,
-                }
-            }
-        }
-        entries.retain(|(node, _)| !self.is_host(*node));
-        for (node, port) in entries {
-            let ports = self.infiniband.multicast.entry((group, node)).or_default();
-            if !ports.contains(&port) {
-                ports.push(port);
-            }
-        }
     }
 }
 

@@ -22,11 +22,12 @@ impl<B> Fabric<B> {
                 // A host may have waited for its link.
                 self.agenda.push(self.now, Event::Free(id));
             } else {
-                self.discard(id, 0xff, DropReason::LinkDown);
+                self.discard(id, u16::MAX, DropReason::LinkDown);
                 self.lose_in_flight(id);
             }
         }
         self.routes = find_routes(&self.topology, &self.ports, &self.ports_of);
+        self.renew_groups();
     }
 
     /// Everything on the link behind a port is lost.

@@ -43,7 +43,7 @@ pub struct Packet<B> {
     pub to: u32,
     /// Bytes that it takes on a link, everything included.
     pub len: u32,
-    /// Priority, 0 to 7.
+    /// Priority, 0 to 7; or [`MANAGEMENT`](crate::MANAGEMENT) on InfiniBand.
     pub priority: u8,
     /// Whether switches may mark it, and whether one did.
     pub ecn: Ecn,
@@ -51,26 +51,6 @@ pub struct Packet<B> {
     pub key: FlowKey,
     /// What it carries.
     pub body: B,
-}
-
-/// A packet inside the fabric.
-#[derive(Debug)]
-pub(crate) struct Stored<B> {
-    pub(crate) packet: Packet<B>,
-    /// The next one in its queue.
-    pub(crate) next: u32,
-    /// The port of the switch at which it arrived, counted at the switch.
-    pub(crate) ingress: usize,
-    /// Copies of a multicast that share a buffer, if it is one.
-    pub(crate) share: u32,
-}
-
-impl<B> Packet<B> {
-    /// A copy, whose body `copy` makes.
-    pub(crate) fn copied(&self, copy: fn(&B) -> B) -> Self {
-        let Self { to, len, priority, ecn, key, body } = self;
-        Self { to: *to, len: *len, priority: *priority, ecn: *ecn, key: *key, body: copy(body) }
-    }
 }
 
 #[cfg(test)]

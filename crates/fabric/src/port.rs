@@ -2,21 +2,16 @@
 
 use alloc::collections::VecDeque;
 
-use slab::Slab;
-
 use crate::buffer::PRIORITIES;
 use crate::credits::FlowControl;
 use crate::ecn::EcnConfig;
-use crate::packet::Stored;
 use crate::stats::PortStats;
+use crate::store::{Head, NONE, Packets};
 use crate::topology::NodeId;
 use crate::{Quantize, Rate, Time};
 
 /// Index of a port among all ports of the fabric.
 pub(crate) type PortId = u32;
-
-/// No packet.
-pub(crate) const NONE: u32 = u32::MAX;
 
 /// A queue of packets, linked through the packets.
 #[derive(Clone, Copy, Debug)]
@@ -37,41 +32,43 @@ impl Queue {
         self.head == NONE
     }
 
-    pub(crate) fn push<B>(&mut self, packets: &mut Slab<Stored<B>>, id: u32) {
-        packets[id as usize].next = NONE;
-        self.bytes += u64::from(packets[id as usize].packet.len);
+    pub(crate) fn push<B>(&mut self, packets: &mut Packets<B>, id: u32) {
+        packets[id].next = NONE;
+        self.bytes += u64::from(packets[id].len);
         match self.tail {
             NONE => self.head = id,
-            tail => packets[tail as usize].next = id,
+            tail => packets[tail].next = id,
         }
         self.tail = id;
     }
 
-    pub(crate) fn pop<B>(&mut self, packets: &Slab<Stored<B>>) -> Option<u32> {
+    pub(crate) fn pop<B>(&mut self, packets: &Packets<B>) -> Option<u32> {
         let id = self.head;
         if id == NONE {
             return None;
         }
-        let stored = &packets[id as usize];
-        self.bytes -= u64::from(stored.packet.len);
-        self.head = stored.next;
+        let head = &packets[id];
+        self.bytes -= u64::from(head.len);
+        self.head = head.next;
         if self.head == NONE {
             self.tail = NONE;
         }
         Some(id)
     }
 
-    /// The packets, first to last.
-    pub(crate) fn iter<'a, B>(
-        &self,
-        packets: &'a Slab<Stored<B>>,
-    ) -> impl Iterator<Item = &'a Stored<B>> {
+    /// The numbers of the packets, first to last.
+    pub(crate) fn ids<B>(&self, packets: &Packets<B>) -> impl Iterator<Item = u32> {
         let mut next = self.head;
         core::iter::from_fn(move || {
-            let stored = packets.get(next as usize)?;
-            next = stored.next;
-            Some(stored)
+            let id = (next != NONE).then_some(next)?;
+            next = packets[id].next;
+            Some(id)
         })
+    }
+
+    /// The packets, first to last.
+    pub(crate) fn iter<'a, B>(&self, packets: &'a Packets<B>) -> impl Iterator<Item = &'a Head> {
+        self.ids(packets).map(|id| &packets[id])
     }
 }
 
@@ -110,14 +107,15 @@ pub(crate) struct Port {
     pub(crate) loss: f64,
     pub(crate) is_up: bool,
     pub(crate) ecn: Option<EcnConfig>,
-    pub(crate) queues: [Queue; PRIORITIES],
-    /// Priorities with packets, a bit each.
-    pub(crate) waiting: u8,
+    /// By priority or data lane; behind them the one of VL15.
+    pub(crate) queues: [Queue; PRIORITIES + 1],
+    /// Queues with packets, a bit each.
+    pub(crate) waiting: u16,
     /// Bytes of all queues.
     pub(crate) queued: u64,
-    /// Priorities that must not send, a bit each.
-    pub(crate) stopped: u8,
-    pub(crate) paused: [Paused; PRIORITIES],
+    /// Queues that must not send, a bit each.
+    pub(crate) stopped: u16,
+    pub(crate) paused: [Paused; PRIORITIES + 1],
     /// Priorities of the peer that this port has stopped, a bit each.
     pub(crate) pausing: u8,
     /// Pause frames to send: the priorities, and which of them are to stop.
@@ -145,11 +143,11 @@ impl Port {
             loss: 0.0,
             is_up: true,
             ecn: None,
-            queues: [Queue::default(); PRIORITIES],
+            queues: [Queue::default(); PRIORITIES + 1],
             waiting: 0,
             queued: 0,
             stopped: 0,
-            paused: [Paused::default(); PRIORITIES],
+            paused: [Paused::default(); PRIORITIES + 1],
             pausing: 0,
             notices: 0,
             notices_on: 0,
@@ -172,8 +170,8 @@ impl Port {
         self.is_up && (self.notices != 0 || self.waiting & !self.stopped != 0)
     }
 
-    pub(crate) fn enqueue<B>(&mut self, now: Time, packets: &mut Slab<Stored<B>>, id: u32) {
-        let packet = &packets[id as usize].packet;
+    pub(crate) fn enqueue<B>(&mut self, now: Time, packets: &mut Packets<B>, id: u32) {
+        let packet = &packets[id];
         let (priority, len) = (usize::from(packet.priority), u64::from(packet.len));
         self.queues[priority].push(packets, id);
         self.waiting |= 1 << priority;
@@ -185,7 +183,7 @@ impl Port {
     pub(crate) fn dequeue<B>(
         &mut self,
         now: Time,
-        packets: &Slab<Stored<B>>,
+        packets: &Packets<B>,
         priority: u8,
     ) -> Option<u32> {
         let queue = &mut self.queues[usize::from(priority)];
@@ -193,7 +191,7 @@ impl Port {
         if queue.is_empty() {
             self.waiting &= !(1 << priority);
         }
-        let len = u64::from(packets[id as usize].packet.len);
+        let len = u64::from(packets[id].len);
         self.stats.queue_changes(now, self.queued, self.queued - len);
         self.queued -= len;
         Some(id)
@@ -201,7 +199,7 @@ impl Port {
 
     /// The priority whose turn it is: the highest of those in `strict`, else the others in turn.
     pub(crate) fn next_priority(&mut self, strict: u8) -> Option<u8> {
-        let ready = self.waiting & !self.stopped;
+        let ready = (self.waiting & !self.stopped) as u8;
         let first = ready & strict;
         if first != 0 {
             return Some(7 - first.leading_zeros() as u8);

@@ -38,7 +38,7 @@ impl<B> Fabric<B> {
         if is_on {
             self.taps.ports.push(id);
         }
-        self.taps.copy = Some(Packet::clone);
+        self.taps.copy = Some(B::clone);
     }
 
     /// Takes the packets that have passed watched ports.
@@ -52,9 +52,9 @@ impl<B> Fabric<B> {
         let peer = self.ports[id as usize].peer;
         if let Frame::Packet(packet) = frame
             && announces
-            && self.is_host(self.ports[peer as usize].node)
+            && let Some(host) = self.host_number[self.ports[peer as usize].node]
         {
-            return self.announce(id, packet, arrives_at);
+            return self.announce(id, packet, host, arrives_at);
         }
         let port = &mut self.ports[id as usize];
         if port.in_flight.is_empty() {
@@ -70,7 +70,7 @@ impl<B> Fabric<B> {
 
     /// A packet goes to a host: it counts as delivered, and the driver
     /// gets it now, with the time at which it arrives.
-    fn announce(&mut self, from: PortId, packet: u32, at: Time) {
+    fn announce(&mut self, from: PortId, packet: u32, host: u32, at: Time) {
         self.totals.hops += 1;
         let port = &self.ports[from as usize];
         let (loss, to) = (port.loss, port.peer);
@@ -79,9 +79,9 @@ impl<B> Fabric<B> {
             return;
         }
         self.tap(at, to, false, packet);
-        let packet = self.packets.remove(packet as usize).packet;
+        let packet = self.packets.remove(packet);
         self.totals.delivered.add(packet.len);
-        self.arriving.push_back((at, packet));
+        self.arriving.push_back((at, Packet { to: host, ..packet }));
     }
 
     /// With [`Config::announce`](crate::Config::announce): the next packet that is on its way to a
@@ -102,7 +102,7 @@ impl<B> Fabric<B> {
     fn tap_watched(&mut self, at: Time, id: PortId, is_sent: bool, packet: u32) {
         let Some(copy) = self.taps.copy.filter(|_| self.taps.ports.contains(&id)) else { return };
         let Port { node, local: port, .. } = self.ports[id as usize];
-        let packet = copy(&self.packets[packet as usize].packet);
+        let packet = self.packets.copied(packet, copy);
         self.taps.passed.push(Passed { at, node, port, is_sent, packet });
     }
 

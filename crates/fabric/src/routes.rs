@@ -20,10 +20,24 @@ pub enum Spread {
 /// The ports of every node that lead to every host.
 #[derive(Debug)]
 pub(crate) struct Routes {
-    /// By host, then by node: where its choices begin in `ports`.
-    starts: Vec<u32>,
+    /// By host, then by node: its choices in `ports`. A node has the same choices for many hosts,
+    /// so they are stored once, and the tables of a large fabric stay in the cache.
+    ranges: Vec<Choices>,
     ports: Vec<PortId>,
     nodes: usize,
+}
+
+/// Where the choices of a node are.
+#[derive(Clone, Copy, Debug)]
+struct Choices {
+    start: u32,
+    len: u32,
+}
+
+impl Choices {
+    fn of(self, ports: &[PortId]) -> &[PortId] {
+        &ports[self.start as usize..][..self.len as usize]
+    }
 }
 
 impl Routes {
@@ -37,7 +51,9 @@ impl Routes {
         let nodes = topology.nodes().len();
         let set: BTreeMap<(NodeId, NodeId), &[NodeId]> =
             topology.routes().iter().map(|route| ((route.at, route.to), &*route.via)).collect();
-        let (mut starts, mut ports) = (Vec::new(), Vec::new());
+        let (mut ranges, mut ports) = (Vec::new(), Vec::new());
+        // What each node has chosen for other hosts.
+        let mut known: Vec<Vec<Choices>> = vec![Vec::new(); nodes];
         let (mut distance, mut queue) = (vec![u32::MAX; nodes], VecDeque::new());
         for host in topology.hosts() {
             distance.fill(u32::MAX);
@@ -55,31 +71,37 @@ impl Routes {
                 }
             }
             for node in 0..nodes {
-                starts.push(ports.len() as u32);
-                if let Some(via) = set.get(&(node, host)) {
-                    let is_named = |next: NodeId| via.contains(&next);
-                    ports.extend(
-                        ports_of[node].iter().filter(|&&port| far(port).is_some_and(is_named)),
-                    );
-                    continue;
-                }
-                let is_closer = |next: NodeId| {
-                    distance[node] != u32::MAX && distance[next] + 1 == distance[node]
+                let via = set.get(&(node, host));
+                let is_chosen = |next: NodeId| match via {
+                    Some(via) => via.contains(&next),
+                    None => distance[node] != u32::MAX && distance[next] + 1 == distance[node],
                 };
+                let start = ports.len();
                 ports.extend(
-                    ports_of[node].iter().filter(|&&port| far(port).is_some_and(is_closer)),
+                    ports_of[node].iter().filter(|&&port| far(port).is_some_and(is_chosen)),
                 );
+                let (earlier, new) = ports.split_at(start);
+                let range = match known[node].iter().find(|known| known.of(earlier) == new) {
+                    Some(&range) => {
+                        ports.truncate(start);
+                        range
+                    }
+                    None => {
+                        let range = Choices { start: start as u32, len: new.len() as u32 };
+                        known[node].push(range);
+                        range
+                    }
+                };
+                ranges.push(range);
             }
         }
-        starts.push(ports.len() as u32);
-        Self { starts, ports, nodes }
+        Self { ranges, ports, nodes }
     }
 
     /// The ports of `node` that lead to host number `host` in as few hops as possible.
     #[inline]
     pub(crate) fn choices(&self, node: NodeId, host: u32) -> &[PortId] {
-        let i = host as usize * self.nodes + node;
-        &self.ports[self.starts[i] as usize..self.starts[i + 1] as usize]
+        self.ranges[host as usize * self.nodes + node].of(&self.ports)
     }
 
     /// Whether every host can reach every other, whichever choices switches make. `far(port)` is

@@ -18,12 +18,21 @@ pub enum DropReason {
     Watchdog,
     /// It was the first of its lane for too long (InfiniBand).
     Lifetime,
+    /// It was a management packet, and VL15 had no room (InfiniBand).
+    Management,
 }
 
 impl DropReason {
     /// Every reason.
-    pub const ALL: [Self; 6] =
-        [Self::Buffer, Self::Loss, Self::LinkDown, Self::NoRoute, Self::Watchdog, Self::Lifetime];
+    pub const ALL: [Self; 7] = [
+        Self::Buffer,
+        Self::Loss,
+        Self::LinkDown,
+        Self::NoRoute,
+        Self::Watchdog,
+        Self::Lifetime,
+        Self::Management,
+    ];
 }
 
 /// Packets and bytes.

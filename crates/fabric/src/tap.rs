@@ -22,8 +22,8 @@ pub struct Passed<B> {
     pub packet: Packet<B>,
 }
 
-/// How a packet is copied.
-pub(crate) type Copying<B> = fn(&Packet<B>) -> Packet<B>;
+/// How a body is copied.
+pub(crate) type Copying<B> = fn(&B) -> B;
 
 /// Ports that are watched, and what has passed them.
 #[derive(Debug)]

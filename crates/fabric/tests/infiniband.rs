@@ -1,8 +1,8 @@
 //! InfiniBand links and switches: credits, lanes, tables, lifetime.
 
 use feroce_fabric::{
-    Config, DropReason, Fabric, FlowKey, InfinibandConfig, Link, MULTICAST, Node, Output, Packet,
-    Rate, Time, Topology, VlArbitration,
+    Config, DropReason, Fabric, FlowKey, InfinibandConfig, Link, MANAGEMENT, MULTICAST, Node,
+    Output, Packet, Rate, Time, Topology, VlArbitration,
 };
 use feroce_train::Ecn;
 
@@ -152,6 +152,54 @@ fn a_lifetime_empties_a_deadlock_with_drops() {
     assert!(totals.dropped(DropReason::Lifetime).packets > 0);
     assert_eq!(totals.dropped_all(), totals.dropped(DropReason::Lifetime));
     assert_eq!(totals.injected.bytes, totals.delivered.bytes + totals.dropped_all().bytes);
+}
+
+/// Bytes of a management packet.
+const MAD: u32 = 290;
+
+#[test]
+fn management_passes_where_data_lanes_have_no_credits() {
+    let (mut fabric, _) = ring(1);
+    let (now, stuck) = (Time::from_ns(5_000_000), fabric.bytes_inside());
+    assert!(fabric.find_deadlock(now, 1_000_000_000).is_some());
+    for host in 0..5 {
+        for distance in 1..5 {
+            fabric.inject(now, host, packet((host + distance) % 5, MANAGEMENT, MAD));
+        }
+    }
+    // A link that is idle otherwise, and at most two more: every packet is at the head of VL15.
+    let mut arrived = [0; 5];
+    while let Some(at) = fabric.next_at().filter(|at| at.ps_since(now) < 10_000_000) {
+        if let Some(Output::Delivered(packet)) = fabric.poll(at) {
+            assert_eq!(packet.priority, MANAGEMENT);
+            arrived[packet.to as usize] += 1;
+        }
+        fabric.check().expect("what always holds");
+    }
+    assert_eq!(arrived, [4; 5]);
+    assert_eq!((fabric.bytes_inside(), fabric.totals().dropped_all().packets), (stuck, 0));
+}
+
+#[test]
+fn management_without_room_is_dropped_and_data_is_not() {
+    // Four hosts send management as fast as they can, and data to the same host.
+    let management_buffer = 3 * u64::from(MAD);
+    let infiniband = InfinibandConfig { management_buffer, ..InfinibandConfig::default() };
+    let mut fabric = fabric(Topology::star(5, RATE, 1_000_000), infiniband);
+    let mut left = [1000u64; 4];
+    let delivered = run(&mut fabric, Time::from_ns(1_000_000_000), |host| {
+        let left = left.get_mut(host as usize).filter(|left| **left > 0)?;
+        *left -= 1;
+        let (priority, len) = if *left % 2 == 0 { (MANAGEMENT, MAD) } else { (0, LEN) };
+        Some(packet(4, priority, len))
+    });
+    fabric.check().expect("what always holds");
+    let count = |priority| delivered.iter().filter(|(_, p)| p.priority == priority).count() as u64;
+    assert_eq!((left, count(0), fabric.bytes_inside()), ([0; 4], 2000, 0));
+    let dropped = fabric.totals().dropped(DropReason::Management).packets;
+    assert!(dropped > 0, "{} arrived", count(MANAGEMENT));
+    assert_eq!(count(MANAGEMENT) + dropped, 2000);
+    assert_eq!(fabric.totals().dropped_all().packets, dropped);
 }
 
 #[test]

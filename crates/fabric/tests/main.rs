@@ -1,6 +1,7 @@
 //! The tests of switches and links from outside, in one program.
 
 mod infiniband;
+mod multicast;
 mod pauses;
 mod properties;
 mod timing;

@@ -157,6 +157,34 @@ fn an_attached_port_carries_infiniband() {
 }
 
 #[test]
+fn a_port_is_in_a_group_as_long_as_it_has_the_connection() {
+    let path = place("groups");
+    let listener = PortListener::bind(&path).expect("a socket");
+    let refused = || Answer::Refused("why".into());
+    let server = thread::Builder::new()
+        .spawn(move || {
+            let answers = [Answer::Welcome(WELCOME), Answer::Welcome(WELCOME), refused()];
+            answers.map(|answer| welcome(&listener, &answer))
+        })
+        .expect("a thread");
+    let mut link = PortLink::connect(config(&path)).expect("a fabric");
+    let [group, other] = [[239, 1, 1, 1], [239, 1, 1, 2]].map(Gid::from_ipv4);
+    link.control(Control::Join(group)).expect("joined");
+    link.control(Control::Join(group)).expect("it is a member already");
+    let error = link.control(Control::Join(other)).expect_err("refused");
+    assert_eq!(error.to_string(), "the fabric: why");
+    let [_, (member, joins), (_, asks)] = server.join().expect("no panic");
+    let join = |group| Request::Join { address: loopback(1), slot: WELCOME.slot, group };
+    assert_eq!((joins, asks), (join(group), join(other)));
+    let mut buffer = vec![0; MAX_MESSAGE];
+    assert_eq!(member.receive(&mut buffer), Received::Nothing);
+    link.control(Control::Leave(other)).expect("it was no member");
+    assert_eq!(member.receive(&mut buffer), Received::Nothing);
+    link.control(Control::Leave(group)).expect("left");
+    assert_eq!(member.receive(&mut buffer), Received::Gone);
+}
+
+#[test]
 fn a_carrier_without_credit_takes_nothing_until_it_gets_some() {
     let (mut link, fabric) = pair("credit");
     assert_eq!(link.caps().max_bytes, WELCOME.train);

@@ -5,6 +5,7 @@
 //! (`feroce_link::port`), commands by [`control`].
 
 mod control;
+mod groups;
 mod link;
 mod pace;
 mod packet;

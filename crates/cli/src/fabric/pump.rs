@@ -5,16 +5,14 @@ use std::net::Ipv4Addr;
 use std::rc::Rc;
 
 use anyhow::ensure;
-use feroce_fabric::{Config, Ecn, Fabric, NodeId, Passed, Rate, Time, Topology};
+use feroce_fabric::{Config, Ecn, Fabric, MULTICAST, NodeId, Passed, Rate, Time, Topology};
 use feroce_link::port::{Answer, CREDIT_LEN, MAX_MESSAGE, RECORD_LEN, Request, Welcome, wire_len};
 use feroce_local::Target;
 use feroce_wire::Gid;
 
+use super::groups::{ConnId, Groups, Member};
 use super::pace::Pace;
 use super::packet::{Arriving, Body, Run};
-
-/// Number of a connection.
-pub(super) type ConnId = u64;
 
 /// How long a host's link is busy with what may wait for it: as long as a process may take to be
 /// told that there is room again, on a machine that is not overloaded.
@@ -80,6 +78,7 @@ pub(super) struct Pump {
     pub(super) hosts: Vec<Host>,
     by_address: BTreeMap<Gid, usize>,
     processes: BTreeMap<ConnId, Process>,
+    pub(super) groups: Groups,
     pub(super) marks: bool,
     pub(super) lost: Lost,
 }
@@ -109,12 +108,15 @@ impl Pump {
         let gid = |host: &Host| Gid::from_ipv4(host.address.octets());
         let by_address = hosts.iter().enumerate().map(|(i, host)| (gid(host), i)).collect();
         let processes = BTreeMap::new();
-        Ok(Self { fabric, hosts, by_address, processes, marks, lost: Lost::default() })
+        let (groups, lost) = (Groups::default(), Lost::default());
+        Ok(Self { fabric, hosts, by_address, processes, groups, marks, lost })
     }
 
     /// A program wants something on a new connection.
     pub(super) fn open(&mut self, conn: ConnId, request: Request) -> Answer {
-        let (Request::Port(address) | Request::Claim { address, .. }) = request;
+        let (Request::Port(address)
+        | Request::Claim { address, .. }
+        | Request::Join { address, .. }) = request;
         let Some(&number) = self.by_address.get(&address) else {
             return Answer::Refused(format!("no host has the address {address}"));
         };
@@ -141,23 +143,41 @@ impl Pump {
                 host.services.insert(service, (slot, conn));
                 Answer::Welcome(Welcome { slot, ..Welcome::default() })
             }
+            Request::Join { group, .. } if !group.is_multicast() => {
+                Answer::Refused(format!("{group} is not the address of a multicast group"))
+            }
+            Request::Join { slot, group, .. } => {
+                let member = Member { host: number, slot, group };
+                let joined = self.groups.join(conn, member);
+                self.fabric.join_multicast(joined, number as u32);
+                Answer::Welcome(Welcome { slot, ..Welcome::default() })
+            }
         }
     }
 
     /// A connection has ended. What its process has sent goes on.
     pub(super) fn close(&mut self, conn: ConnId) {
         self.processes.remove(&conn);
+        if let Some((group, host)) = self.groups.leave(conn) {
+            self.fabric.leave_multicast(group, host as u32);
+        }
         for host in &mut self.hosts {
             host.slots.retain(|_, other| *other != conn);
             host.services.retain(|_, (_, other)| *other != conn);
         }
     }
 
-    /// A process sends packets, at `at` or at once if that is past.
-    pub(super) fn send(&mut self, conn: ConnId, at: Time, run: &Rc<Run>) {
+    /// A process sends packets, at `at`, which is `at_ns` of the system's clock, or at once if that
+    /// is past.
+    pub(super) fn send(&mut self, conn: ConnId, at: Time, at_ns: u64, run: &Rc<Run>) {
         let Some(process) = self.processes.get_mut(&conn) else { return };
         let number = process.host;
-        let Some(&to) = self.by_address.get(&run.meta.dst.gid) else {
+        let dst = run.meta.dst.gid;
+        let to = match dst.is_multicast() {
+            true => Some(MULTICAST + self.groups.number(dst)),
+            false => self.by_address.get(&dst).map(|&host| host as u32),
+        };
+        let Some(to) = to else {
             self.lost.no_host += run.count() as u64;
             let each = u64::from(wire_len(&run.meta, 0));
             let bytes = run.packets(0, run.count()).len() as u64 + run.count() as u64 * each;
@@ -166,12 +186,32 @@ impl Pump {
         };
         let now = at.max(self.fabric.now());
         for index in 0..run.count() {
-            let packet = Body { run: Rc::clone(run), index }.packet(to as u32);
+            let packet = Body { run: Rc::clone(run), index }.packet(to);
             let host = &mut self.hosts[number];
             host.waiting.push_back((conn, packet.len));
             host.waiting_bytes += u64::from(packet.len);
             self.fabric.inject(now, number as u32, packet);
         }
+        if dst.is_multicast() {
+            self.loop_back(conn, number, run, at_ns);
+        }
+    }
+
+    /// An adapter gives packets to a group to the other processes of its host, too; a process
+    /// gives them to its own queue pairs by itself. They do not pass the switch.
+    fn loop_back(&mut self, from: ConnId, host: usize, run: &Rc<Run>, at_ns: u64) {
+        for to in self.members(host, run.meta.dst.gid).into_iter().filter(|to| *to != from) {
+            for index in 0..run.count() {
+                let packet = Body { run: Rc::clone(run), index }.packet(host as u32);
+                self.arrive_at(to, Arriving::new(packet, at_ns));
+            }
+        }
+    }
+
+    /// The processes of a host that are members of a group.
+    fn members(&self, host: usize, group: Gid) -> Vec<ConnId> {
+        let slots = &self.hosts[host].slots;
+        self.groups.slots(host, group).filter_map(|slot| slots.get(&slot).copied()).collect()
     }
 
     /// Advances the fabric to `until`.
@@ -184,6 +224,13 @@ impl Pump {
 
     /// Hands a packet to the processes of a host that it is for.
     fn arrive(&mut self, host: usize, packet: Arriving) {
+        let group = packet.record().meta.dst.gid;
+        if group.is_multicast() {
+            for conn in self.members(host, group) {
+                self.arrive_at(conn, packet.clone());
+            }
+            return;
+        }
         let Host { slots, services, .. } = &self.hosts[host];
         let slot = match feroce_local::target_of(packet.record().bytes) {
             Target::Slot(slot) => slot.checked_add(1),

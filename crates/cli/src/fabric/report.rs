@@ -18,6 +18,14 @@ pub(super) struct HostStatus {
     pub(super) services: usize,
 }
 
+/// A multicast group that processes have joined.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub(super) struct GroupStatus {
+    pub(super) group: String,
+    pub(super) hosts: Vec<String>,
+    pub(super) processes: usize,
+}
+
 /// A port and what has left it.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub(super) struct PortStatus {
@@ -51,6 +59,8 @@ pub(super) struct Status {
     /// Whether switches mark packets.
     pub(super) marks: bool,
     pub(super) hosts: Vec<HostStatus>,
+    #[serde(default)]
+    pub(super) groups: Vec<GroupStatus>,
     pub(super) ports: Vec<PortStatus>,
     pub(super) delivered: u64,
     /// By reason.
@@ -89,6 +99,11 @@ impl Status {
                     .collect(),
             })
         });
+        let groups = pump.groups.all().into_iter().map(|(group, (hosts, processes))| GroupStatus {
+            group: group.to_string(),
+            hosts: hosts.into_iter().map(|host| pump.hosts[host].name.clone()).collect(),
+            processes,
+        });
         let totals = fabric.totals();
         let reason = |reason: &DropReason| (word(*reason), totals.dropped(*reason).packets);
         let lost = pump.lost;
@@ -106,6 +121,7 @@ impl Status {
             slowdowns: pace.slowdowns(),
             marks: pump.marks,
             hosts: hosts.collect(),
+            groups: groups.collect(),
             ports: ports.collect(),
             delivered: totals.delivered.packets,
             dropped: dropped.map(|(word, count)| (word.to_owned(), count)).collect(),
@@ -136,6 +152,10 @@ impl fmt::Display for Status {
         for HostStatus { name, address, processes, services } in &self.hosts {
             let address = address.to_string();
             writeln!(f, "{name:<12} {address:<15} {processes:>9} {services:>8}")?;
+        }
+        for GroupStatus { group, hosts, processes } in &self.groups {
+            let plural = if *processes == 1 { "" } else { "es" };
+            writeln!(f, "group {group}: {processes} process{plural} on {}", hosts.join(", "))?;
         }
         writeln!(
             f,

@@ -20,10 +20,11 @@ use nix::sys::eventfd::{EfdFlags, EventFd};
 use nix::sys::time::TimeSpec;
 
 use super::control::{self, Change, Command, Order, Reply};
+use super::groups::ConnId;
 use super::pace::{Pace, monotonic_ns};
 use super::packet::{Body, Run};
 use super::place::Place;
-use super::pump::{ConnId, Pump};
+use super::pump::Pump;
 use super::report::Status;
 use crate::stop;
 
@@ -300,7 +301,7 @@ impl Server {
             }
             self.reached = at;
             self.pump.advance(at, &self.pace);
-            self.pump.send(inbound.conn, at, &inbound.run);
+            self.pump.send(inbound.conn, at, inbound.at_ns, &inbound.run);
         }
         // Times of the system's clock that are ahead of it come from programs that lie.
         later.iter_mut().for_each(|inbound| inbound.at_ns = inbound.at_ns.min(now_ns));

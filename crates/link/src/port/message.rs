@@ -8,7 +8,7 @@ use feroce_train::{Ecn, Framing, PortAddr, RxMeta};
 use feroce_wire::{Gid, Grh, Lid, Lrh};
 
 /// The first bytes of a request. The number at the end counts the versions of the format.
-const MAGIC: [u8; 16] = *b"feroce fabric  2";
+const MAGIC: [u8; 16] = *b"feroce fabric  3";
 
 /// Most bytes of a message: a train of the longest kind, with room for records of single packets.
 pub const MAX_MESSAGE: usize = 96 << 10;
@@ -34,27 +34,39 @@ pub enum Request {
         /// The service.
         service: u64,
     },
+    /// To receive the packets to a multicast group as the process with this number, as long as the
+    /// connection lasts.
+    Join {
+        /// The address of the host.
+        address: Gid,
+        /// The number of the process at that address.
+        slot: u8,
+        /// The group.
+        group: Gid,
+    },
 }
 
 impl Request {
     /// Its bytes.
     pub fn emit(&self) -> Vec<u8> {
-        let (kind, address, slot, service) = match *self {
-            Self::Port(address) => (0, address, 0, 0),
-            Self::Claim { address, slot, service } => (1, address, slot, service),
+        let (kind, address, slot, service, group) = match *self {
+            Self::Port(address) => (0, address, 0, 0, Gid::ZERO),
+            Self::Claim { address, slot, service } => (1, address, slot, service, Gid::ZERO),
+            Self::Join { address, slot, group } => (2, address, slot, 0, group),
         };
-        [&MAGIC[..], &address.0, &service.to_ne_bytes(), &[kind, slot]].concat()
+        [&MAGIC[..], &address.0, &group.0, &service.to_ne_bytes(), &[kind, slot]].concat()
     }
 
     /// Reads one; `None` if it is none, or of another version.
     pub fn parse(bytes: &[u8]) -> Option<Self> {
         let mut bytes = Bytes(bytes);
-        let (magic, address) = (bytes.take()?, Gid(bytes.take()?));
+        let (magic, address, group) = (bytes.take()?, Gid(bytes.take()?), Gid(bytes.take()?));
         let service = u64::from_ne_bytes(bytes.take()?);
         let [kind, slot] = bytes.take()?;
         match (magic == MAGIC && bytes.0.is_empty(), kind) {
             (true, 0) => Some(Self::Port(address)),
             (true, 1) => Some(Self::Claim { address, slot, service }),
+            (true, 2) => Some(Self::Join { address, slot, group }),
             _ => None,
         }
     }
@@ -229,7 +241,8 @@ mod tests {
     #[test]
     fn requests_and_answers_are_read_as_they_were_written() {
         let claim = Request::Claim { address: ADDRESS, slot: 3, service: 0x0106_1234 };
-        for request in [Request::Port(ADDRESS), claim] {
+        let join = Request::Join { address: ADDRESS, slot: 3, group: Gid([0xff; 16]) };
+        for request in [Request::Port(ADDRESS), claim, join] {
             assert_eq!(Request::parse(&request.emit()), Some(request));
         }
         let rate_bps = 10_000_000_000;
@@ -238,7 +251,7 @@ mod tests {
             assert_eq!(Answer::parse(&answer.emit()), Some(answer));
         }
         assert_eq!(Request::parse(b"feroce fabric  1"), None);
-        assert_eq!(Request::parse(&Request::Port(ADDRESS).emit()[..41]), None);
+        assert_eq!(Request::parse(&Request::Port(ADDRESS).emit()[..57]), None);
         assert_eq!(Answer::parse(&[]), None);
         assert_eq!(Answer::parse(&[0, 1]), None);
     }

@@ -71,6 +71,8 @@ pub struct PortLink {
     welcome: Welcome,
     /// Nothing when the fabric has ended.
     socket: Option<PortSocket>,
+    /// Multicast groups: the port is a member as long as the connection lasts.
+    groups: Vec<(Gid, PortSocket)>,
     epoll: Epoll,
     /// Bytes on the link that the carrier may still send; a train may overdraw it.
     credit: i64,
@@ -122,6 +124,7 @@ impl PortLink {
             config,
             welcome,
             socket: Some(socket),
+            groups: Vec::new(),
             epoll,
             credit: welcome.credit.into(),
             sealer: Sealer::default(),
@@ -140,6 +143,20 @@ impl PortLink {
 
     fn ecn(&self) -> Ecn {
         if self.config.ecn { Ecn::Capable } else { Ecn::NotCapable }
+    }
+
+    /// Tells the fabric that the port takes packets to a group.
+    fn join(&mut self, group: Gid) -> io::Result<()> {
+        // In an InfiniBand fabric the consumer joins through subnet administration, which tells
+        // the switches.
+        let Some(address) = self.config.address else { return Ok(()) };
+        if self.groups.iter().any(|(other, _)| *other == group) {
+            return Ok(());
+        }
+        let request = Request::Join { address, slot: self.welcome.slot, group };
+        let socket = PortClaim::hold(&self.config.socket, request)?;
+        self.groups.push((group, socket));
+        Ok(())
     }
 
     /// The fabric has ended: there is nothing to wait for any more.
@@ -289,9 +306,14 @@ impl PortClaim {
     /// Claims a service for the process `slot` at the address. It is an error of kind
     /// [`io::ErrorKind::AddrInUse`] if another process has it.
     pub fn new(fabric: &FilePath, address: Gid, slot: u8, service: u64) -> io::Result<Self> {
-        let request = Request::Claim { address, slot, service }.emit();
-        match ask(fabric, &request)? {
-            (socket, Answer::Welcome(_)) => Ok(Self { _socket: socket }),
+        let request = Request::Claim { address, slot, service };
+        Ok(Self { _socket: Self::hold(fabric, request)? })
+    }
+
+    /// Asks for something that lasts as long as the connection.
+    fn hold(fabric: &FilePath, request: Request) -> io::Result<PortSocket> {
+        match ask(fabric, &request.emit())? {
+            (socket, Answer::Welcome(_)) => Ok(socket),
             (_, Answer::InUse) => Err(io::ErrorKind::AddrInUse.into()),
             (_, Answer::Refused(text)) => Err(io::Error::other(format!("the fabric: {text}"))),
         }
@@ -393,17 +415,12 @@ impl Carrier for PortLink {
                     )),
                 }
             }
-            Control::Join(group) => match self.config.address {
-                Some(_) => Err(io::Error::new(
-                    io::ErrorKind::Unsupported,
-                    format!(
-                        "multicast group {group}: switches of a fabric do not replicate packets"
-                    ),
-                )),
-                // The consumer joins through subnet administration, which tells the switches.
-                None => Ok(()),
-            },
-            Control::Leave(_) | Control::Exit | Control::Fork => Ok(()),
+            Control::Join(group) => self.join(group),
+            Control::Leave(group) => {
+                self.groups.retain(|(other, _)| *other != group);
+                Ok(())
+            }
+            Control::Exit | Control::Fork => Ok(()),
         }
     }
 }

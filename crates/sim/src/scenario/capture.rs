@@ -3,7 +3,7 @@
 use feroce_fabric::{Passed, PauseEvent, PortName, Time, Topology};
 use feroce_wire::Ethernet;
 
-use super::packet::Body;
+use super::packet::{Body, Routing};
 
 /// A frame that passed a port.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -59,9 +59,9 @@ impl Captures {
     }
 
     /// Adds packets.
-    pub(super) fn packets(&mut self, passed: Vec<Passed<Body>>) {
+    pub(super) fn packets(&mut self, passed: Vec<Passed<Body>>, routing: &Routing) {
         for Passed { at, node, port, packet, .. } in passed {
-            if let Some((bytes, len)) = packet.body.frame(packet.ecn) {
+            if let Some((bytes, len)) = packet.body.frame(packet.ecn, routing) {
                 self.pending.push(Captured { at, port: PortName { node, port }, bytes, len });
             }
         }

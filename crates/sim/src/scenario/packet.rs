@@ -1,7 +1,7 @@
 //! Packets whose payload does not exist.
 
 use feroce_mem::{Landing, Source};
-use feroce_train::{Ecn, Ext, Path, RemotePayload, RxMeta, RxTrain, Train};
+use feroce_train::{Ecn, Ext, RemotePayload, RxMeta, RxTrain, Train};
 use feroce_wire::{Bth, Ethernet, Frame, Ipv4, Net, Op, Pmtu, Psn, Qpn, Service, Udp};
 
 use super::WireLength;
@@ -37,17 +37,42 @@ impl WireLength {
     }
 }
 
-/// Headers of a packet, and how long its payload would be.
+/// Transport headers of a packet, and how long its payload would be. A fabric holds many packets,
+/// so what all packets of a flow have in common is in [`Routing`].
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Body {
-    meta: RxMeta,
     headers: [u8; Bth::LEN + Ext::MAX],
     headers_len: u8,
+    /// It goes from the receiver of its flow to the sender.
+    is_back: bool,
+    /// It comes from the layer below the engine: the headers are two PSNs.
+    is_kept: bool,
     payload_len: u32,
     /// The number of its flow.
     pub(super) flow: u32,
-    /// What the packet is to the layer below the engine.
-    pub(super) kind: Kind,
+}
+
+/// Headers below the transport, of each flow and in both directions: the packets of a queue pair
+/// have the same.
+#[derive(Debug)]
+pub(super) struct Routing(Vec<[Option<RxMeta>; 2]>);
+
+impl Routing {
+    pub(super) fn new(flows: usize) -> Self {
+        Self(vec![[None; 2]; flows])
+    }
+
+    /// The headers of a packet, if the engine has sent one in this direction.
+    pub(super) fn of(&self, body: &Body) -> Option<&RxMeta> {
+        self.0[body.flow as usize][usize::from(body.is_back)].as_ref()
+    }
+
+    /// The engine sends a train of a flow.
+    fn note(&mut self, body: &Body, train: &Train) {
+        let meta = &mut self.0[body.flow as usize][usize::from(body.is_back)];
+        meta.get_or_insert_with(|| RxMeta::from(&train.path));
+        debug_assert_eq!(*meta, Some(RxMeta::from(&train.path)), "a flow has one path");
+    }
 }
 
 /// What a packet is to the layer below the engine.
@@ -68,30 +93,43 @@ const KEPT_LEN: u8 = Bth::LEN as u8 + 8;
 
 impl Body {
     /// Packet `i` of a train.
-    pub(super) fn new(train: &Train, i: u32) -> Self {
+    pub(super) fn new(train: &Train, i: u32, is_back: bool, routing: &mut Routing) -> Self {
         let headers_len = Bth::LEN + train.ext(i).as_slice().len();
         let mut headers = [0; Bth::LEN + Ext::MAX];
         train.emit_head(i, &mut headers);
-        Self {
-            meta: RxMeta::from(&train.path),
+        let body = Self {
             headers,
             headers_len: headers_len as u8,
+            is_back,
+            is_kept: false,
             payload_len: (train.packet_len(i) - headers_len) as u32,
             // Flows are told apart by the label, which is not zero.
             flow: train.path.flow_label - 1,
-            kind: kind(&headers[..Bth::LEN]),
-        }
+        };
+        routing.note(&body, train);
+        body
     }
 
     /// Tells the sender of a packet which one is awaited and which is kept.
     pub(super) fn kept(flow: u32, awaited: Psn, kept: Psn) -> Self {
-        Self {
-            meta: RxMeta::from(&Path::default()),
-            headers: [0; Bth::LEN + Ext::MAX],
-            headers_len: KEPT_LEN,
-            payload_len: 0,
-            flow,
-            kind: Kind::Kept(awaited, kept),
+        let mut headers = [0; Bth::LEN + Ext::MAX];
+        headers[..3].copy_from_slice(&awaited.to_be_bytes());
+        headers[3..6].copy_from_slice(&kept.to_be_bytes());
+        let (headers_len, payload_len) = (KEPT_LEN, 0);
+        Self { headers, headers_len, is_back: true, is_kept: true, payload_len, flow }
+    }
+
+    /// What it is to the layer below the engine.
+    pub(super) fn kind(&self) -> Kind {
+        if self.is_kept {
+            let [a, b, c, d, e, f, ..] = self.headers;
+            return Kind::Kept(Psn::from_be_bytes([a, b, c]), Psn::from_be_bytes([d, e, f]));
+        }
+        let Ok((bth, _)) = Bth::parse(&self.headers[..Bth::LEN]) else { return Kind::Other };
+        match bth.opcode.decode() {
+            Some((_, Op::Acknowledge)) => Kind::Acknowledge(bth.psn),
+            Some((Service::Rc, op)) if op.is_request() => Kind::Request(bth.psn),
+            _ => Kind::Other,
         }
     }
 
@@ -127,14 +165,15 @@ impl Body {
 
     /// It as an Ethernet frame up to the payload, which does not exist, and the length of the whole
     /// frame. `None` if it is no packet of RoCE.
-    pub(super) fn frame(&self, ecn: Ecn) -> Option<(Vec<u8>, u32)> {
-        let (src, dst) = (self.meta.src.gid.as_ipv4()?, self.meta.dst.gid.as_ipv4()?);
+    pub(super) fn frame(&self, ecn: Ecn, routing: &Routing) -> Option<(Vec<u8>, u32)> {
+        let meta = routing.of(self).filter(|_| !self.is_kept)?;
+        let (src, dst) = (meta.src.gid.as_ipv4()?, meta.dst.gid.as_ipv4()?);
         let headers_len = usize::from(self.headers_len);
         let mut transport = self.headers[..headers_len].to_vec();
         transport.resize(headers_len + self.payload_len as usize, 0);
-        let mut frame = Frame::v4(src, dst, self.meta.udp_sport, &transport).ok()?;
+        let mut frame = Frame::v4(src, dst, meta.udp_sport, &transport).ok()?;
         if let Net::V4(ip, _) = &mut frame.net {
-            (ip.dscp, ip.ecn) = (self.meta.traffic_class >> 2, ecn.to_bits());
+            (ip.dscp, ip.ecn) = (meta.traffic_class >> 2, ecn.to_bits());
         }
         let mac = |[a, b, c, d]: [u8; 4]| [2, 0, a, b, c, d];
         let frame = frame.on_ethernet(mac(src), mac(dst)).sealed();
@@ -147,22 +186,12 @@ impl Body {
     }
 
     /// Hands it to an engine.
-    pub(super) fn receive(&self, ecn: Ecn, handle: impl FnOnce(&RxTrain<'_>)) {
+    pub(super) fn receive(&self, meta: RxMeta, handle: impl FnOnce(&RxTrain<'_>)) {
         let bytes = &self.headers[..usize::from(self.headers_len)];
-        let meta = RxMeta { ecn, ..self.meta };
         let len = self.payload_len as usize;
         let remote =
             (len > 0).then_some(RemotePayload { source: &Absent, offset: 0, len, packets: 1 });
         handle(&RxTrain { remote, ..RxTrain::single(meta, bytes) });
-    }
-}
-
-fn kind(head: &[u8]) -> Kind {
-    let Ok((bth, _)) = Bth::parse(head) else { return Kind::Other };
-    match bth.opcode.decode() {
-        Some((_, Op::Acknowledge)) => Kind::Acknowledge(bth.psn),
-        Some((Service::Rc, op)) if op.is_request() => Kind::Request(bth.psn),
-        _ => Kind::Other,
     }
 }
 

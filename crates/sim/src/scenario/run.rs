@@ -7,7 +7,7 @@ use feroce_fabric::{
     Agenda, Fabric, Output, Packet, PauseEvent, PortName, Rate, Time, TopologyError,
 };
 use feroce_mem::Region;
-use feroce_train::{Hops, Instant, LinkCaps, Train};
+use feroce_train::{Hops, Instant, LinkCaps, RxMeta, Train};
 use feroce_wire::{Gid, Psn};
 
 use super::base_rtt::base_rtt_ns;
@@ -15,7 +15,7 @@ use super::capture::{Captured, Captures};
 use super::diagnosis::Case;
 use super::flow_hosts::{self, FlowHost, News, Terms};
 use super::order::Order;
-use super::packet::{Body, Kind};
+use super::packet::{Body, Kind, Routing};
 use super::selective::{self, Arrival, Selective};
 use super::series::Series;
 use super::{Flow, FlowOutcome, Happens, Outcome, Recovery, Scenario, WireLength};
@@ -92,6 +92,7 @@ pub struct Run {
     now: Time,
     scenario: Scenario,
     fabric: Fabric<Body>,
+    routing: Routing,
     hosts: Vec<FlowHost>,
     agenda: Agenda<Time, Event>,
     /// When the timer event of each host is due.
@@ -169,6 +170,7 @@ impl Run {
             echoes: vec![Hops::default(); echoes],
             selective,
             unfinished: flows.len(),
+            routing: Routing::new(flows.len()),
             flows,
             order,
             scenario,
@@ -209,7 +211,7 @@ impl Run {
         let pauses = self.fabric.take_pauses();
         if !self.captures.is_empty() {
             let quanta = self.scenario.fabric.pfc.and_then(|pfc| pfc.quanta);
-            self.captures.packets(self.fabric.take_passed());
+            self.captures.packets(self.fabric.take_passed(), &self.routing);
             self.captures.pauses(&pauses, quanta.unwrap_or(u16::MAX));
         }
         self.pauses.extend(pauses);
@@ -345,7 +347,7 @@ impl Run {
     fn arrive(&mut self, packet: &Packet<Body>) {
         let (now, flow) = (self.now, packet.body.flow);
         let Some(selective) = &mut self.selective else { return self.deliver(packet) };
-        match packet.body.kind {
+        match packet.body.kind() {
             Kind::Request(psn) => match selective.on_arrival(packet, psn) {
                 Arrival::Next => {
                     self.deliver(packet);
@@ -396,7 +398,10 @@ impl Run {
                 None => *echo = *hops,
             }
         }
-        packet.body.receive(packet.ecn, |train| engine.handle_rx(now, train));
+        if let Some(&meta) = self.routing.of(&packet.body) {
+            let meta = RxMeta { ecn: packet.ecn, ..meta };
+            packet.body.receive(meta, |train| engine.handle_rx(now, train));
+        }
         self.pump(packet.to);
     }
 
@@ -452,13 +457,14 @@ impl Run {
 
     fn inject(&mut self, host: u32, train: &Train) {
         let flow = &self.scenario.flows[train.path.flow_label as usize - 1];
-        let (to, key) = match flow.src == host {
-            true => (flow.dst, flow.key),
-            false => (flow.src, flow.key.reversed()),
+        let is_back = flow.src != host;
+        let (to, key) = match is_back {
+            false => (flow.dst, flow.key),
+            true => (flow.src, flow.key.reversed()),
         };
         let (wire, mtu) = (self.scenario.wire, self.scenario.mtu.bytes() as u32);
         for i in 0..train.count {
-            let body = Body::new(train, i);
+            let body = Body::new(train, i, is_back, &mut self.routing);
             let packet = Packet {
                 to,
                 len: body.wire_len(wire, mtu),
@@ -467,7 +473,9 @@ impl Run {
                 key,
                 body,
             };
-            if let (Some(selective), Kind::Request(psn)) = (&mut self.selective, body.kind) {
+            if let Some(selective) = &mut self.selective
+                && let Kind::Request(psn) = body.kind()
+            {
                 let next = selective.on_sent(self.now, &packet, psn);
                 self.plan_recovery(body.flow, next);
             }
