@@ -47,3 +47,11 @@ fn valgrind_has_nothing_to_report() {
     let errors = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success() && errors.is_empty(), "{}\n{errors}", output.status);
 }
+
+#[test]
+fn thread_sanitizer_starts_and_finds_nothing() {
+    let Some(program) = program("tsan", &["-fsanitize=thread"]) else { return };
+    let output = feroce_run("127.122.1.3").arg(program).output().expect("timeout of coreutils");
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success() && errors.is_empty(), "{}\n{errors}", output.status);
+}

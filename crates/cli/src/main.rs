@@ -3,6 +3,7 @@
 mod asyncwatch;
 mod backend;
 mod cm;
+mod config;
 mod decode;
 mod demo;
 mod devices;
@@ -141,6 +142,8 @@ enum Command {
     Cmtime(cm::CmtimeArgs),
     /// Print asynchronous events as they happen.
     Asyncwatch(asyncwatch::Args),
+    /// Show the settings that apply here, and where each comes from.
+    Config(config::Args),
     /// Check what the adapter needs on this machine, and the path to another one.
     Doctor(doctor::Args),
     /// Hold the UDP port of this host for all programs of the user.
@@ -218,6 +221,11 @@ fn main() -> ExitCode {
         Command::Mckey(args) => cm::mckey(&args, json),
         Command::Cmtime(args) => cm::cmtime(&args, json),
         Command::Asyncwatch(args) => asyncwatch::run(&args, json),
+        Command::Config(args) => {
+            let options =
+                [("backend", cli.backend.as_deref()), ("transport", cli.transport.as_deref())];
+            config::run(&args, json, &options)
+        }
         Command::Doctor(args) => doctor::run(&args, json),
         Command::Portd(args) => portd::run(&args, json),
         Command::Stat(args) => inside::stat(&args, json),

@@ -24,9 +24,15 @@ fn command(program: &str, folder: &Path) -> Command {
 
 /// Runs the two ends of a stream of messages, each a device of its own in one process.
 fn perf(folder: &Path, net: u8, settings: &[(&str, &str)]) -> Output {
+    perf_of("2000", folder, net, settings)
+}
+
+/// The same with another number of messages.
+fn perf_of(messages: &str, folder: &Path, net: u8, settings: &[(&str, &str)]) -> Output {
     let pair = format!("127.24.{net}.1,127.24.{net}.2");
     let mut command = command(FEROCE, folder);
-    command.args(["perf", "send", "bw", "--both", "-n", "2000", "-s", "3000", "--address", &pair]);
+    command.args(["perf", "send", "bw", "--both", "-n", messages, "-s", "3000"]);
+    command.args(["--address", &pair]);
     command.envs(settings.iter().copied()).output().expect("feroce starts")
 }
 
@@ -149,7 +155,7 @@ fn packets_that_a_fault_takes_are_marked() {
             ("FEROCE_TRACE", "%d.txt"),
             ("FEROCE_STATS", "1"),
         ];
-        let output = perf(&folder, 6, &settings);
+        let output = perf_of("300", &folder, 6, &settings);
         let said = text(&output.stderr);
         assert!(output.status.success(), "{fault}: {said}");
         let words = || said.split([' ', '\n']).map(|word| word.trim_end_matches(','));

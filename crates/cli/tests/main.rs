@@ -1,6 +1,7 @@
 //! The command's tests, in one program.
 
 mod captures;
+mod config;
 mod decode;
 mod demo;
 mod devices;

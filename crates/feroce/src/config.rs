@@ -21,11 +21,13 @@ pub(crate) mod congestion;
 mod error;
 mod roce;
 mod similar;
+mod sources;
 mod transport;
 mod values;
 
 pub use backend::Backend;
 pub use error::{SettingError, SettingPlace};
+pub use sources::SettingSource;
 use values::{addresses, lint, name, portd, switch};
 
 /// What the drop-in library does about likely mistakes in the use of verbs.
@@ -243,7 +245,7 @@ const KEYS: &[Key] = &[
         default: "none",
         help: "file to capture packets to (pcapng; `%d` becomes the device's name, `%p` the \
                process id)",
-        apply: |s, v| set(&mut s.pcap, Ok(Some(v.into()))),
+        apply: |s, v| set(&mut s.pcap, values::capture(v).map(Some)),
     },
     Key {
         name: "fault",
@@ -473,12 +475,7 @@ impl Settings {
         };
         let table: toml::Table = text.parse().map_err(syntax)?;
         for (name, value) in &table {
-            let value = match value {
-                toml::Value::String(s) => s.clone(),
-                toml::Value::Boolean(b) => u8::from(*b).to_string(),
-                other => other.to_string(),
-            };
-            self.apply(name, &value, SettingPlace::File(path.to_owned()))?;
+            self.apply(name, &written(value), SettingPlace::File(path.to_owned()))?;
         }
         Ok(())
     }
@@ -508,6 +505,15 @@ impl Settings {
         format!(
             "| in the file | in the environment | default | meaning |\n|---|---|---|---|\n{rows}"
         )
+    }
+}
+
+/// A value of the file, as the environment would have it.
+fn written(value: &toml::Value) -> String {
+    match value {
+        toml::Value::String(s) => s.clone(),
+        toml::Value::Boolean(b) => u8::from(*b).to_string(),
+        other => other.to_string(),
     }
 }
 

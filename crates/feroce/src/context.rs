@@ -485,6 +485,9 @@ fn engine_config(settings: &Settings) -> Config {
     } else if settings.shared || settings.fabric.is_some() || settings.subnet.is_some() {
         config.limits.max_qp = config.limits.max_qp.min(SHARED_QPNS - 2);
     }
+    // A switch does not send a packet back to the port that it came from.
+    let is_switched = settings.fabric.is_some() || settings.subnet.is_some();
+    config.loops_back &= is_switched || !stack::is_layered(settings);
     config
 }
 

@@ -78,7 +78,7 @@ pub use attr::{
     PortState,
 };
 pub use channel::CompChannel;
-pub use config::{Backend, Lint, SettingError, SettingPlace, Settings};
+pub use config::{Backend, Lint, SettingError, SettingPlace, SettingSource, Settings};
 pub use context::{Context, WeakContext};
 pub use cq::Cq;
 pub use device::{Device, DeviceKind};

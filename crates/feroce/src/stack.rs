@@ -222,7 +222,7 @@ fn pcap_config(clock: &Clock, device: &str, log: &Logger) -> PcapConfig {
 }
 
 /// Whether layers between carrier and engine want to see packets as a wire would carry them.
-fn is_layered(settings: &Settings) -> bool {
+pub(crate) fn is_layered(settings: &Settings) -> bool {
     settings.pcap.is_some() || settings.trace.is_some() || settings.fault.is_some()
 }
 

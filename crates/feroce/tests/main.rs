@@ -9,6 +9,7 @@ mod convert;
 mod deregistration;
 mod descriptors;
 mod idle;
+mod inside_device;
 mod iwarp;
 mod iwarp_extensions;
 mod iwarp_limits;

@@ -269,6 +269,12 @@ fn said(command: Command) -> Result<String, String> {
     }
 }
 
+/// Runs a command that may leave a process behind, which would keep a pipe open.
+fn done(mut command: Command) -> Result<(), String> {
+    let status = command.stdout(Stdio::null()).status().map_err(|e| format!("{command:?}: {e}"))?;
+    status.success().then_some(()).ok_or_else(|| format!("{command:?}: {status}"))
+}
+
 fn decoded(capture: &Path) -> Result<String, String> {
     let mut command = feroce();
     command.args(["decode", "--ladder"]).arg(capture);
@@ -299,17 +305,28 @@ impl Drop for Running {
     }
 }
 
-/// Two hosts send to the third, which captures what one of them sends.
+/// The ladder of an incast over the fabric that a page describes.
 fn by_fabric(folder: &Path, page: &str) -> Result<String, String> {
     const NAME: &str = "book";
     let toml = page.split_once("```toml\n").and_then(|(_, rest)| rest.split_once("```"));
     let (toml, _) = toml.ok_or("the page describes no fabric")?;
-    let (file, capture) = (folder.join("three.toml"), folder.join("h2.pcapng"));
+    let file = folder.join("three.toml");
     fs::write(&file, toml).map_err(|e| format!("{}: {e}", file.display()))?;
-    let _fabric = start(feroce().args(["fabric", "--name", NAME, "up"]).arg(&file), "runs")?;
+    let mut up = feroce();
+    up.args(["fabric", "--name", NAME, "up"]).arg(&file);
+    done(up)?;
+    let drawn = incast(folder, NAME);
+    let mut down = feroce();
+    down.args(["fabric", "--name", NAME, "down"]);
+    done(down).and(drawn)
+}
+
+/// What the third host captures when the two others send to it.
+fn incast(folder: &Path, fabric: &str) -> Result<String, String> {
+    let capture = folder.join("h2.pcapng");
     let on = |host: &str, port: &str, more: &[&str]| {
         let mut command = feroce();
-        command.args(["fabric", "--name", NAME, "run", "-n", host]);
+        command.args(["fabric", "--name", fabric, "run", "-n", host]);
         if port == "18601" && host == "h2" {
             command.arg("--pcap").arg(&capture);
         }

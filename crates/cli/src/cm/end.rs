@@ -55,7 +55,16 @@ pub(super) fn is_disconnected(result: &anyhow::Result<()>) -> bool {
 
 /// Waits for the next event; fails if the user interrupts the program.
 pub(super) fn next_event(events: &EventChannel) -> anyhow::Result<Event> {
+    next_event_by(events, None)
+}
+
+/// The same, if there is an event before the deadline.
+fn next_event_by(events: &EventChannel, deadline: Option<Instant>) -> anyhow::Result<Event> {
     while !stop::requested() {
+        let now = Instant::now();
+        if deadline.is_some_and(|deadline| deadline <= now) {
+            bail!("no answer in the time of --timeout: `feroce doctor HOST` checks the path");
+        }
         if let Some(event) = events.wait_event(Some(NAP_MS))? {
             return Ok(event);
         }
@@ -160,8 +169,17 @@ impl End {
 
     /// Connects to the target of the id.
     pub(super) fn connect(&mut self, param: ConnParam) -> anyhow::Result<()> {
+        self.connect_within(param, None)
+    }
+
+    /// The same, but gives up after `limit`.
+    pub(super) fn connect_within(
+        &mut self,
+        param: ConnParam,
+        limit: Option<Duration>,
+    ) -> anyhow::Result<()> {
         self.ask(param)?;
-        self.wait_connected()
+        self.wait_connected_by(limit.map(|limit| Instant::now() + limit))
     }
 
     /// Accepts the connection request of the id with the parameters of the request, and waits for
@@ -188,8 +206,12 @@ impl End {
 
     /// Waits until the connection is established.
     pub(super) fn wait_connected(&mut self) -> anyhow::Result<()> {
+        self.wait_connected_by(None)
+    }
+
+    fn wait_connected_by(&mut self, deadline: Option<Instant>) -> anyhow::Result<()> {
         loop {
-            let event = next_event(&self.events)?;
+            let event = next_event_by(&self.events, deadline)?;
             match event.kind {
                 EventKind::Established => return Ok(()),
                 // The peer has accepted. This end brings its queue pair up and then tells the peer

@@ -283,11 +283,12 @@ impl Engine {
         is_for_us
     }
 
-    /// Whether packets on a path to a queue pair are to ourselves.
+    /// Whether packets on a path to a queue pair are to ourselves, and not for the link.
     #[inline]
     fn is_for_us(&self, path: &Path, qpn: Qpn) -> bool {
         // Every process at an address has a QP1; the link decides which one receives the packet.
-        self.port.hca.is_own(&path.dst, path.framing)
+        self.port.hca.config.loops_back
+            && self.port.hca.is_own(&path.dst, path.framing)
             && qpn != Qpn::QP1
             && self.qps.peek(qpn).is_some()
     }

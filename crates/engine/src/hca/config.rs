@@ -171,6 +171,9 @@ pub struct Config {
     /// Longest piece that a read is asked for in one request; longer reads are asked for in
     /// several, so that the answer can be held inside the window.
     pub read_chunk: u64,
+    /// Whether the engine delivers packets to its own queue pairs itself, without the link. Layers
+    /// of the link that record or disturb packets see them only if it does not.
+    pub loops_back: bool,
     /// Retransmit early when the round trip time says that an answer is overdue, without
     /// counting it as a retry.
     pub tail_probe: bool,
@@ -203,6 +206,7 @@ impl Default for Config {
             advertise_credits: true,
             window: WindowConfig::default(),
             read_chunk: 256 << 10,
+            loops_back: true,
             tail_probe: true,
             min_probe_ns: 2_000_000,
             ack_every_packet: false,

@@ -1,6 +1,7 @@
 //! The values of single settings.
 
 use std::net::IpAddr;
+use std::path::PathBuf;
 
 use super::{Lint, Wrong};
 
@@ -18,6 +19,18 @@ pub(super) fn name(value: &str) -> Result<String, Wrong> {
 pub(super) fn addresses(value: &str) -> Result<Vec<Vec<IpAddr>>, Wrong> {
     let address = |text: &str| text.trim().parse().map_err(|_| format!("{text:?} is no address"));
     value.split(';').map(|device| device.split(',').map(address).collect()).collect()
+}
+
+/// The file of a capture. Standard output is the program's.
+pub(super) fn capture(value: &str) -> Result<PathBuf, Wrong> {
+    match value {
+        "-" => {
+            Err("the program writes to standard output: name a file, or a FIFO (`mkfifo`) that \
+                    another program reads"
+                .to_owned())
+        }
+        file => Ok(file.into()),
+    }
 }
 
 pub(super) fn lint(value: &str) -> Result<Lint, Wrong> {

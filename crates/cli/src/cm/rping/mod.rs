@@ -69,6 +69,11 @@ pub(crate) struct Args {
     /// Number of pings; 0 means until interrupted
     #[arg(short = 'C', long, default_value_t = 0)]
     count: u32,
+    /// Give up if the server has not answered after so many seconds; without it the client tries
+    /// for about two minutes
+    #[arg(long, value_name = "SECONDS", conflicts_with_all = ["server", "both"],
+          value_parser = clap::value_parser!(u64).range(1..=3600))]
+    timeout: Option<u64>,
     /// Print the text of every ping
     #[arg(short, long)]
     verbose: bool,

@@ -1,0 +1,73 @@
+//! Traffic between queue pairs of one device passes the layers that settings ask for: faults,
+//! captures and traces.
+
+use std::error::Error;
+
+use feroce::{Access, Device, QpCap, SendOp, SendWr, Settings, WcStatus};
+
+const WRITES: usize = 40;
+
+type Counters = Vec<(&'static str, u64)>;
+
+/// Writes between two queue pairs of one device, and returns what its link counted.
+fn write_inside(address: &str, settings: Settings) -> Result<Counters, Box<dyn Error>> {
+    let device = Device::at([address.parse()?]).open_with(settings)?;
+    let (pd, cq) = (device.alloc_pd()?, device.create_cq(64)?);
+    let cap = QpCap::new(WRITES as u32, 1);
+    let mut qp = pd.rc_qp(&cq, &cq, cap).create()?;
+    let mut peer = pd.rc_qp(&cq, &cq, cap).create()?;
+    qp.connect(&peer.endpoint()?)?;
+    peer.connect(&qp.endpoint()?)?;
+    let source = pd.alloc_mr(WRITES, Access::LOCAL_WRITE)?;
+    let target = pd.alloc_mr(WRITES, Access::LOCAL_WRITE | Access::REMOTE_WRITE)?;
+    let bytes: Vec<u8> = (1..=WRITES as u8).collect();
+    source.write_at(0, &bytes)?;
+    for i in 0..WRITES {
+        let op = SendOp::Write(target.remote(i));
+        qp.post_send([SendWr::new(i as u64, op, source.data(i..i + 1))])?;
+        assert_eq!(cq.wait()?.status, WcStatus::Success);
+    }
+    let mut seen = vec![0; WRITES];
+    target.read_at(0, &mut seen)?;
+    assert_eq!(seen, bytes);
+    Ok(device.link_counters())
+}
+
+fn count(counters: &[(&str, u64)], name: &str) -> u64 {
+    counters.iter().filter(|(found, _)| *found == name).map(|(_, count)| count).sum()
+}
+
+#[test]
+fn faults_concern_traffic_inside_a_device() {
+    for (shared, address) in [(true, "127.81.1.1"), (false, "127.81.1.2")] {
+        let fault = Some("loss=20%,seed=3".parse().unwrap());
+        let settings = Settings { fault, shared, ..Settings::default() };
+        let counters = write_inside(address, settings).unwrap();
+        // A WRITE and its acknowledgement, each lost with a probability of one fifth.
+        assert!(count(&counters, "fault_lost") > 0, "shared {shared}: {counters:?}");
+    }
+}
+
+#[test]
+fn captures_and_traces_have_traffic_inside_a_device() {
+    let folder = std::env::temp_dir().join(format!("feroce-inside-{}", std::process::id()));
+    std::fs::create_dir_all(&folder).unwrap();
+    for (shared, address) in [(true, "127.81.1.3"), (false, "127.81.1.4")] {
+        let (pcap, trace) = (folder.join("x.pcapng"), folder.join("x.txt"));
+        let settings = Settings {
+            pcap: Some(pcap),
+            trace: Some(trace.clone()),
+            shared,
+            ..Settings::default()
+        };
+        let counters = write_inside(address, settings).unwrap();
+        // Sent and received.
+        assert!(count(&counters, "pcap_packets") >= 4 * WRITES as u64, "{shared}: {counters:?}");
+        let lines = std::fs::read_to_string(&trace).unwrap();
+        for direction in [" out ", " in "] {
+            let writes = lines.lines().filter(|line| line.contains("RC WRITE Only"));
+            assert!(writes.filter(|line| line.contains(direction)).count() >= WRITES, "{lines}");
+        }
+    }
+    std::fs::remove_dir_all(folder).unwrap();
+}
