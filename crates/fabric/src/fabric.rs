@@ -7,6 +7,7 @@ use feroce_train::Ecn as EcnBits;
 
 use crate::agenda::Agenda;
 use crate::buffer::{Buffer, BufferConfig, PortBuffer};
+use crate::dscp::DscpMap;
 use crate::ecn::Ecn;
 use crate::infiniband::{Infiniband, InfinibandConfig, MANAGEMENT_LANE, priority_outside};
 use crate::multicast::{MULTICAST, Multicast};
@@ -39,6 +40,8 @@ pub struct Config {
     pub buffer: BufferConfig,
     /// Priority flow control; none if absent.
     pub pfc: Option<PfcConfig>,
+    /// Priorities of packets, for drivers whose packets have a DSCP.
+    pub dscp: DscpMap,
     /// Marking.
     pub ecn: Ecn,
     /// How paths of equal length are used.
@@ -64,6 +67,7 @@ impl Default for Config {
             infiniband: None,
             buffer: BufferConfig::default(),
             pfc: Some(PfcConfig::default()),
+            dscp: DscpMap::default(),
             ecn: Ecn::Off,
             spread: Spread::Flows,
             strict: 0b1100_0000,

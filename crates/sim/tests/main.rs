@@ -1,6 +1,7 @@
 //! The simulator's tests from outside, in one program.
 
 mod congestion;
+mod dscp;
 mod fabric_swarm;
 mod infiniband;
 mod recovery;

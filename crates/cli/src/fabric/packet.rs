@@ -2,7 +2,7 @@
 
 use std::rc::Rc;
 
-use feroce_fabric::{FlowKey, Packet};
+use feroce_fabric::{DscpMap, FlowKey, Packet};
 use feroce_link::port::{Record, wire_len};
 use feroce_train::RxMeta;
 use feroce_wire::{Gid, ROCE_UDP_PORT};
@@ -57,13 +57,12 @@ impl Body {
     }
 
     /// The packet as the fabric sees it, to the host with the number `to`.
-    pub(super) fn packet(self, to: u32) -> Packet<Self> {
+    pub(super) fn packet(self, to: u32, dscp: &DscpMap) -> Packet<Self> {
         let meta = &self.run.meta;
         Packet {
             to,
             len: wire_len(meta, self.bytes().len()),
-            // The class selector: the upper three bits of the DSCP.
-            priority: meta.traffic_class >> 5,
+            priority: dscp.priority(meta.traffic_class),
             ecn: meta.ecn,
             key: FlowKey {
                 src: low_bits(meta.src.gid),

@@ -5,7 +5,9 @@ use std::net::Ipv4Addr;
 use std::rc::Rc;
 
 use anyhow::ensure;
-use feroce_fabric::{Config, Ecn, Fabric, MULTICAST, NodeId, Passed, Rate, Time, Topology};
+use feroce_fabric::{
+    Config, DscpMap, Ecn, Fabric, MULTICAST, NodeId, Passed, Rate, Time, Topology,
+};
 use feroce_link::port::{Answer, CREDIT_LEN, MAX_MESSAGE, RECORD_LEN, Request, Welcome, wire_len};
 use feroce_local::Target;
 use feroce_wire::Gid;
@@ -79,6 +81,7 @@ pub(super) struct Pump {
     by_address: BTreeMap<Gid, usize>,
     processes: BTreeMap<ConnId, Process>,
     pub(super) groups: Groups,
+    dscp: DscpMap,
     pub(super) marks: bool,
     pub(super) lost: Lost,
 }
@@ -90,7 +93,7 @@ impl Pump {
             config.infiniband.is_none(),
             "programs send RoCEv2, which InfiniBand switches do not forward: choose Ethernet"
         );
-        let marks = config.ecn != Ecn::Off;
+        let (marks, dscp) = (config.ecn != Ecn::Off, config.dscp);
         let config = Config { announce: true, log_pauses: false, ..config };
         let fabric = Fabric::new(topology, config)?;
         let topology = fabric.topology();
@@ -109,7 +112,7 @@ impl Pump {
         let by_address = hosts.iter().enumerate().map(|(i, host)| (gid(host), i)).collect();
         let processes = BTreeMap::new();
         let (groups, lost) = (Groups::default(), Lost::default());
-        Ok(Self { fabric, hosts, by_address, processes, groups, marks, lost })
+        Ok(Self { fabric, hosts, by_address, processes, groups, dscp, marks, lost })
     }
 
     /// A program wants something on a new connection.
@@ -186,7 +189,7 @@ impl Pump {
         };
         let now = at.max(self.fabric.now());
         for index in 0..run.count() {
-            let packet = Body { run: Rc::clone(run), index }.packet(to);
+            let packet = Body { run: Rc::clone(run), index }.packet(to, &self.dscp);
             let host = &mut self.hosts[number];
             host.waiting.push_back((conn, packet.len));
             host.waiting_bytes += u64::from(packet.len);
@@ -202,7 +205,7 @@ impl Pump {
     fn loop_back(&mut self, from: ConnId, host: usize, run: &Rc<Run>, at_ns: u64) {
         for to in self.members(host, run.meta.dst.gid).into_iter().filter(|to| *to != from) {
             for index in 0..run.count() {
-                let packet = Body { run: Rc::clone(run), index }.packet(host as u32);
+                let packet = Body { run: Rc::clone(run), index }.packet(host as u32, &self.dscp);
                 self.arrive_at(to, Arriving::new(packet, at_ns));
             }
         }

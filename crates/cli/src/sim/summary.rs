@@ -72,6 +72,7 @@ struct Drops {
     link_down: u64,
     no_route: u64,
     watchdog: u64,
+    lifetime: u64,
 }
 
 /// The queue of a port.
@@ -119,6 +120,7 @@ impl Summary {
                 link_down: dropped(DropReason::LinkDown),
                 no_route: dropped(DropReason::NoRoute),
                 watchdog: dropped(DropReason::Watchdog),
+                lifetime: dropped(DropReason::Lifetime),
             },
             marked: outcome.ports.iter().map(|(_, stats)| stats.marked).sum(),
             pauses: outcome.pause_count(),
@@ -195,11 +197,11 @@ impl fmt::Display for Summary {
                 row(f, &format!("<= {} B", class.bytes), class.flows, &class.slowdown)?;
             }
         }
-        let Drops { buffer, loss, link_down, no_route, watchdog } = self.drops;
+        let Drops { buffer, loss, link_down, no_route, watchdog, lifetime } = self.drops;
         writeln!(
             f,
             "\ndrops: {buffer} buffer, {loss} loss, {link_down} link down, {no_route} no route, \
-             {watchdog} watchdog"
+             {watchdog} watchdog, {lifetime} lifetime"
         )?;
         let paused_us = self.pause_ns as f64 / 1000.0;
         writeln!(

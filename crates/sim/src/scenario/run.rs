@@ -383,6 +383,7 @@ impl Run {
     fn inject_kept(&mut self, host: u32, flow: u32, awaited: Psn, kept: Psn) {
         let Flow { src, priority, key, .. } = self.scenario.flows[flow as usize];
         let body = Body::kept(flow, awaited, kept);
+        let priority = self.scenario.fabric.dscp.priority(priority << 5);
         let len = body.wire_len(self.scenario.wire, self.scenario.mtu.bytes() as u32);
         let packet = Packet { to: src, len, priority, ecn: body.ecn(), key: key.reversed(), body };
         self.fabric.inject(self.now, host, packet);
@@ -468,7 +469,7 @@ impl Run {
             let packet = Packet {
                 to,
                 len: body.wire_len(wire, mtu),
-                priority: train.path.traffic_class >> 5,
+                priority: self.scenario.fabric.dscp.priority(train.path.traffic_class),
                 ecn: body.ecn(),
                 key,
                 body,

@@ -27,7 +27,8 @@ use feroce_engine::{
     CongestionConfig, ConnectXConfig, DcqcnConfig, HpccConfig, SwiftConfig, TimelyConfig,
 };
 use feroce_fabric::{
-    BufferConfig, Ecn, EcnConfig, Fabric, PfcConfig, Quantize, Rate, Spread, Time, Topology,
+    BufferConfig, DscpMap, Ecn, EcnConfig, Fabric, PfcConfig, Quantize, Rate, Spread, Time,
+    Topology,
 };
 use feroce_train::Ext;
 use feroce_wire::Pmtu;
@@ -99,6 +100,7 @@ struct Switch {
     pfc: bool,
     quanta: u16,
     watchdog: Option<Span>,
+    dscp: Spanned<Vec<(u8, u8)>>,
     ecn: Spanned<Marking>,
     spread: Spreading,
 }
@@ -110,6 +112,7 @@ impl Default for Switch {
             pfc: true,
             quanta: u16::MAX,
             watchdog: None,
+            dscp: Spanned::new(0..0, Vec::new()),
             ecn: Spanned::new(0..0, Marking::Word(MarkingWord::Off)),
             spread: Spreading::Flows,
         }
@@ -392,12 +395,18 @@ impl Switch {
                 Ecn::All(EcnConfig { kmin: kmin.0, kmax: kmax.0, pmax })
             }
         };
+        let mut dscp = DscpMap::default();
+        if !self.dscp.get_ref().iter().all(|&(value, priority)| dscp.set(value, priority)) {
+            let what = "switch.dscp: pairs of a DSCP from 0 to 63 and a priority from 0 to 7";
+            return Err(Fault::at(&self.dscp, what));
+        }
         let watchdog_ps = self.watchdog.map(|span| span.0);
         let quanta = Some(self.quanta);
         let pfc = self.pfc.then_some(PfcConfig { quanta, watchdog_ps, ..PfcConfig::default() });
         Ok(feroce_fabric::Config {
             buffer: BufferConfig { bytes: self.buffer.0, ..BufferConfig::default() },
             pfc,
+            dscp,
             ecn,
             spread: match self.spread {
                 Spreading::Flows => Spread::Flows,
