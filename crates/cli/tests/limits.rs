@@ -6,23 +6,26 @@ use std::process::{Command, Output, Stdio};
 
 const FEROCE: &str = env!("CARGO_BIN_EXE_feroce");
 
-/// Runs a script with `server` and `client` as its first two arguments, in a mount namespace of its
-/// own.
+/// Runs a script with `server`, `client` and the port of the server as the kernel prints it, in a
+/// mount namespace of its own.
 fn run(net: u8, script: &str) -> Output {
     let at = |number| format!("127.25.{net}.{number}");
-    let port = (19_000 + u16::from(net)).to_string();
+    let port = 19_000 + u16::from(net);
+    let shown = format!("{port:04X}");
     let server = format!("{FEROCE} rc-pingpong --address {} -p {port} -n 50", at(1));
     let client = format!("{FEROCE} rc-pingpong --address {} -p {port} -n 50 {}", at(2), at(1));
     let folder = PathBuf::from(env!("CARGO_TARGET_TMPDIR"));
     let mut command = Command::new("unshare");
-    command.args(["-rm", "sh", "-c", script, "sh", &server, &client]);
+    command.args(["-rm", "sh", "-c", script, "sh", &server, &client, &shown]);
     command.current_dir(folder).env("XDG_CONFIG_HOME", "/nowhere").stdin(Stdio::null());
     command.env_remove("FEROCE_CONFIG").output().expect("unshare is installed")
 }
 
-/// Starts the server, tries the client until it is there, and succeeds if both do.
+/// Starts the server, starts the client once the server listens, and succeeds if both do.
 const BOTH: &str = "$1 & server=$!
-    for i in $(seq 100); do $2 && break; kill -0 $server || break; sleep 0.1; done
+    until grep -qsE \":$3 0+:0000 0A\" /proc/net/tcp /proc/net/tcp6
+    do kill -0 $server || break; sleep 0.05; done
+    $2 || { kill $server; wait $server; exit 1; }
     wait $server";
 
 fn text(out: &Output) -> String {
