@@ -1,7 +1,10 @@
 //! `cargo xtask fuzz`: coverage-guided fuzzing with the stable toolchain and plain cargo.
 
+use core::num::NonZero;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::{Mutex, PoisonError};
+use std::thread;
 
 use crate::args::Args;
 use crate::manifest::Manifest;
@@ -24,7 +27,7 @@ const FLAGS: &str = "-Cpasses=sancov-module \
     -Cllvm-args=-sanitizer-coverage-level=4 \
     -Cllvm-args=-sanitizer-coverage-inline-8bit-counters \
     -Cllvm-args=-sanitizer-coverage-pc-table \
-    -Clink-dead-code --cfg fuzzing -Cdebug-assertions -Copt-level=3 -Ccodegen-units=1";
+    -Clink-dead-code --cfg fuzzing";
 
 /// How libFuzzer reports the number of inputs it tried.
 const EXECUTIONS: &str = "stat::number_of_executed_units:";
@@ -58,27 +61,55 @@ pub(crate) fn targets() -> Outcome<Vec<String>> {
     Ok(Manifest::parse(&text).binaries().into_iter().map(str::to_owned).collect())
 }
 
-/// Builds everything, runs each target, and gives back the line that sums it up.
+/// Builds everything, runs the targets, as many at once as there are processors, and gives back the
+/// line that sums it up.
 pub(crate) fn run_all(targets: &[String], seconds: u64) -> Outcome<String> {
     let folder = build()?;
+    let queue = Mutex::new(targets.iter());
+    let next = || queue.lock().unwrap_or_else(PoisonError::into_inner).next();
+    let work = || {
+        let mut results = Vec::new();
+        while let Some(target) = next() {
+            results.push(run_one(&folder, target, seconds));
+        }
+        results
+    };
+    let workers = thread::available_parallelism().map_or(1, NonZero::get);
+    let results = thread::scope(|scope| {
+        let workers: Vec<_> = (0..workers).map(|_| scope.spawn(work)).collect();
+        let results = workers.into_iter().map(|worker| worker.join().map_err(|_| panicked()));
+        results.collect::<Outcome<Vec<_>>>()
+    })?;
     let mut findings = Vec::new();
     let mut total = 0;
-    for target in targets {
-        let binary = folder.join(target);
-        // What is new goes to a folder outside the tree.
-        let corpus = target_dir().join("fuzz/corpus").join(target);
-        let (outcome, executions) = Piece { seconds, seed: 1, corpus }.run(&binary, target)?;
-        println!("fuzz {target}: {executions} executions");
+    for result in results.into_iter().flatten() {
+        let (outcome, executions) = result?;
         total += executions;
         if let Err(Failure::Failed(message)) = outcome {
-            println!("fuzz {target}: FINDING, the input is in fuzz/artifacts/{target}");
-            println!("fuzz {target}: to replay it: {} <INPUT>", binary.display());
             findings.push(message);
         }
     }
     let summary = format!("fuzz: {total} executions, {} findings", findings.len());
     println!("{summary}");
     if findings.is_empty() { Ok(summary) } else { Err(Failure::Failed(findings.join("\n"))) }
+}
+
+fn panicked() -> Failure {
+    Failure::Failed("a thread that runs fuzz targets panicked".into())
+}
+
+/// Runs one target that was built into `folder`, and says what came of it.
+fn run_one(folder: &Path, target: &str, seconds: u64) -> Outcome<(Outcome, u64)> {
+    let binary = folder.join(target);
+    // What is new goes to a folder outside the tree.
+    let corpus = target_dir().join("fuzz/corpus").join(target);
+    let (outcome, executions) = Piece { seconds, seed: 1, corpus }.run(&binary, target)?;
+    println!("fuzz {target}: {executions} executions");
+    if outcome.is_err() {
+        println!("fuzz {target}: FINDING, the input is in fuzz/artifacts/{target}");
+        println!("fuzz {target}: to replay it: {} <INPUT>", binary.display());
+    }
+    Ok((outcome, executions))
 }
 
 /// Builds the targets and gives back the folder that they are in.
