@@ -1,5 +1,6 @@
 //! The steps, in the order that finds the cheapest mistakes first.
 
+use core::num::NonZero;
 use core::time::Duration;
 use std::path::Path;
 use std::process::Command;
@@ -132,6 +133,10 @@ fn test() -> Outcome<Done> {
     let mut tests = cargo(if nextest { &["nextest", "run"] } else { &["test"][..] });
     // Examples without tests of their own are checked by clippy, and not built once more.
     tests.args(["--tests", "--workspace", "--all-features"]);
+    // Tests of whole programs wait more than they compute.
+    let cores = std::thread::available_parallelism().map_or(1, NonZero::get);
+    let threads = format!("--test-threads={}", cores + cores.div_ceil(2));
+    tests.args(if nextest { vec![&*threads] } else { vec!["--", &*threads] });
     let mut doc_tests = cargo(["test", "--doc", "--workspace", "--all-features"]);
     // Examples of what must not compile name the error; only with this is it compared.
     doc_tests.env("RUSTC_BOOTSTRAP", "feroce");
