@@ -1,9 +1,12 @@
 //! What it costs to be watched: WRITE bandwidth and message rate of `feroce perf`, with and without
 //! processes that look into its devices.
 //!
-//! Runs alternate, and medians are compared, so that a machine whose speed changes favours neither.
-//! A watcher does what `feroce top` does with a ladder open (a look, and the packets of up to four
-//! queue pairs), and `feroce web` is asked for what its page and Prometheus ask for.
+//! Each row is one run of `feroce perf`, so that both figures come from the same processes on the
+//! same processors. Times with watchers and times without alternate, each pair gives a ratio, and
+//! the median of the ratios counts. What was sent is read from the device's own counters, at the
+//! beginning and end of both times. A watcher does what `feroce top` does with a ladder open (a
+//! look, and the packets of up to four queue pairs), and `feroce web` is asked for what its page
+//! and Prometheus ask for.
 
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::TcpStream;
@@ -11,7 +14,7 @@ use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
 use clap::Parser;
@@ -24,62 +27,103 @@ struct Args {
     /// The command to measure
     #[arg(long, default_value = "target/release/feroce")]
     feroce: PathBuf,
-    /// Runs of each kind; the median counts
-    #[arg(long, default_value_t = 9)]
+    /// Pairs of times with and without watchers; the median of their ratios counts
+    #[arg(long, default_value_t = 6)]
     rounds: usize,
-    /// Seconds of a run
-    #[arg(long, default_value_t = 2.0)]
+    /// Seconds with watchers, and without
+    #[arg(long, default_value_t = 3.0)]
     seconds: f64,
     /// Seconds between two looks: what `feroce top` and the page have by default
     #[arg(long, default_value_t = 1.0)]
     interval: f64,
 }
 
-/// What is measured: name, arguments of `feroce perf`, the setting `shared`, the field of the
-/// result, and its unit.
-const ROWS: [(&str, &str, &str, &str, &str); 4] = [
-    ("WRITE 1 MiB, packets over UDP", "-s 1M", "off", "gbit_per_s", "Gbit/s"),
-    ("WRITE 8 B, packets over UDP", "-s 8", "off", "msg_per_s", "messages/s"),
-    ("WRITE 1 MiB, shared memory", "-s 1M", "on", "gbit_per_s", "Gbit/s"),
-    ("WRITE 8 B, shared memory", "-s 8", "on", "msg_per_s", "messages/s"),
+/// A device records packets for so long after it was asked for them.
+const LEASE: Duration = Duration::from_secs(3);
+
+/// What is measured: name, arguments of `feroce perf`, and the setting `shared`.
+const ROWS: [(&str, &str, &str); 4] = [
+    ("WRITE 1 MiB, packets over UDP", "-s 1M", "off"),
+    ("WRITE 8 B, packets over UDP", "-s 8", "off"),
+    ("WRITE 1 MiB, shared memory", "-s 1M", "on"),
+    ("WRITE 8 B, shared memory", "-s 8", "on"),
 ];
 
 fn main() -> Result<()> {
     let args = Args::parse();
-    for (name, options, shared, field, unit) in ROWS {
-        let (mut alone, mut watched) = (Vec::new(), Vec::new());
+    for (name, options, shared) in ROWS {
+        let mut perf = Perf::start(&args, options, shared)?;
+        let mut ratios = Vec::new();
         for _ in 0..args.rounds {
-            alone.push(perf(&args, options, shared, field)?);
+            std::thread::sleep(LEASE);
+            let alone = rate(args.seconds)?;
             let watcher = Watcher::start(&args)?;
-            watched.push(perf(&args, options, shared, field)?);
+            let watched = rate(args.seconds)?;
             ensure!(watcher.stop()? > 0, "{name}: the watcher has seen no device");
+            ratios.push(watched / alone);
         }
-        let (a, b) = (median(&mut alone), median(&mut watched));
-        println!("{name}: {a:.4e} {unit} alone, {b:.4e} watched, ratio {:.3}", b / a);
+        perf.check()?;
+        drop(perf);
+        ratios.sort_by(f64::total_cmp);
+        let all: Vec<String> = ratios.iter().map(|ratio| format!("{ratio:.3}")).collect();
+        println!("{name}: {:.3} of {}", median(&ratios), all.join(" "));
     }
     let Args { rounds, seconds, interval, .. } = args;
-    println!(
-        "medians of {rounds} runs of {seconds} s each, alternating; a look every {interval} s"
-    );
+    println!("medians of {rounds} pairs of {seconds} s each; a look every {interval} s");
     Ok(())
 }
 
-fn median(values: &mut [f64]) -> f64 {
-    values.sort_by(f64::total_cmp);
-    values[values.len() / 2]
+/// The median of sorted values.
+fn median(sorted: &[f64]) -> f64 {
+    let half = sorted.len() / 2;
+    let below = if sorted.len() % 2 == 0 { sorted[half - 1] } else { sorted[half] };
+    f64::midpoint(below, sorted[half])
 }
 
-/// A figure of `feroce perf write bw`.
-fn perf(args: &Args, options: &str, shared: &str, field: &str) -> Result<f64> {
-    let mut command = Command::new(&args.feroce);
-    command.args(["--json", "perf", "write", "bw", "--both", "-D", &args.seconds.to_string()]);
-    command.args(options.split(' ')).env("FEROCE_SHARED", shared).stderr(Stdio::inherit());
-    let output = command.output().with_context(|| args.feroce.display().to_string())?;
-    ensure!(output.status.success(), "`feroce perf` fails");
-    let text = String::from_utf8(output.stdout)?;
-    let figures = text.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
-    let found = figures.filter_map(|value| value[field].as_f64()).last();
-    found.with_context(|| format!("no {field} in {text}"))
+/// Requests per second that the devices of this user start.
+fn rate(seconds: f64) -> Result<f64> {
+    let from = requests()?;
+    let begin = Instant::now();
+    std::thread::sleep(Duration::from_secs_f64(seconds));
+    let to = requests()?;
+    ensure!(to > from, "no requests in {seconds} s");
+    Ok((to - from) as f64 / begin.elapsed().as_secs_f64())
+}
+
+fn requests() -> Result<u64> {
+    let seen = watch::look()?;
+    Ok(seen.devices.iter().flat_map(|device| &device.qps).map(|qp| qp.counters.requests).sum())
+}
+
+/// A `feroce perf write bw` that goes on until it is stopped.
+struct Perf {
+    child: Child,
+}
+
+impl Perf {
+    fn start(args: &Args, options: &str, shared: &str) -> Result<Self> {
+        // Longer than the measurement takes, which ends it.
+        let seconds = (args.seconds * 2.0 + LEASE.as_secs_f64() + 2.0) * (args.rounds + 1) as f64;
+        let mut command = Command::new(&args.feroce);
+        command.args(["perf", "write", "bw", "--both", "-D", &seconds.to_string()]);
+        command.args(options.split(' ')).env("FEROCE_SHARED", shared).stdout(Stdio::null());
+        let child = command.spawn().with_context(|| args.feroce.display().to_string())?;
+        Ok(Self { child })
+    }
+
+    /// Fails if it has ended before its time.
+    fn check(&mut self) -> Result<()> {
+        ensure!(self.child.try_wait()?.is_none(), "`feroce perf` has ended before its time");
+        Ok(())
+    }
+}
+
+impl Drop for Perf {
+    fn drop(&mut self) {
+        // One that has ended cannot be killed, and need not be.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
 }
 
 /// A reader like `feroce top`, and a `feroce web` with a client.
@@ -100,7 +144,7 @@ impl Watcher {
         let interval = Duration::from_secs_f64(args.interval);
         let (end, is_over) = channel();
         let looks = std::thread::spawn(move || {
-            let mut seen = 0;
+            let mut seen = look(&url)?;
             while is_over.recv_timeout(interval) == Err(RecvTimeoutError::Timeout) {
                 seen += look(&url)?;
             }
