@@ -27,6 +27,10 @@
 //! * Ring, then look: the bell is seen.
 //! * Look, then ring: the ringer, who tries the lock afterwards, sees that it was given up.
 //!
+//! A thread that has rung may also leave the lock to one that waits for it, and is counted as long
+//! as it does. The one that waits gets the lock, leaves the count, and does the same as every other
+//! thread that has the lock; so a ringer that comes after its look sees that it does not wait.
+//!
 //! # Why the list stays whole
 //!
 //! `next` of a bell is written only by the thread that turned `rung` from false to true, until the

@@ -14,7 +14,7 @@ mod shared;
 mod sleep;
 
 use feroce_ring::{Consumer, DoorbellOwner, DoorbellSet, Life, Unclaimed, spsc};
-use loom::sync::atomic::{AtomicBool, Ordering};
+use loom::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use loom::sync::{Arc, Mutex};
 use loom::thread;
 use model::{
@@ -179,18 +179,36 @@ struct Owned {
     found: u32,
 }
 
-/// A lock that no thread waits for. A thread that tries it looks first, and what it sees may be
-/// old; the mutex inside is never contended.
+/// A lock. A thread that tries it looks first, and what it sees may be old; the mutex inside is
+/// never contended. It leaves the lock to threads that wait for it.
 struct Lock {
     is_taken: AtomicBool,
+    waiters: AtomicU32,
     owned: Mutex<Owned>,
 }
 
 impl Lock {
+    fn new(owned: Owned, is_taken: bool) -> Self {
+        let (is_taken, waiters) = (AtomicBool::new(is_taken), AtomicU32::new(0));
+        Self { is_taken, waiters, owned: Mutex::new(owned) }
+    }
+
     fn is_ours(&self) -> bool {
+        self.waiters.load(Ordering::Relaxed) == 0 && self.takes()
+    }
+
+    fn takes(&self) -> bool {
         let (won, lost) = (Ordering::Acquire, Ordering::Relaxed);
         !self.is_taken.load(Ordering::Relaxed)
             && self.is_taken.compare_exchange(false, true, won, lost).is_ok()
+    }
+
+    fn wait(&self) {
+        self.waiters.fetch_add(1, Ordering::Relaxed);
+        while !self.takes() {
+            thread::yield_now();
+        }
+        self.waiters.fetch_sub(1, Ordering::Relaxed);
     }
 
     /// Answers the bells, gives the lock up, and looks again.
@@ -218,8 +236,7 @@ fn every_bell_is_answered() {
         let mut bells = DoorbellOwner::new();
         let (mut posts, ring) = spsc(1);
         let (bell, set) = (bells.bell(0), bells.set().clone());
-        let owned = Mutex::new(Owned { bells, ring, found: 0 });
-        let lock = Arc::new(Lock { is_taken: AtomicBool::new(true), owned });
+        let lock = Arc::new(Lock::new(Owned { bells, ring, found: 0 }, true));
         let posting = thread::spawn({
             let (lock, set) = (lock.clone(), set.clone());
             move || {
@@ -229,6 +246,29 @@ fn every_bell_is_answered() {
                 }
             }
         });
+        lock.finish(&set);
+        posting.join().expect("the poster does not fail");
+        assert_eq!(lock.owned.lock().unwrap().found, 1);
+    });
+}
+
+#[test]
+fn a_bell_that_is_left_to_a_waiting_thread_is_answered() {
+    loom::model(|| {
+        let mut bells = DoorbellOwner::new();
+        let (mut posts, ring) = spsc(1);
+        let (bell, set) = (bells.bell(0), bells.set().clone());
+        let lock = Arc::new(Lock::new(Owned { bells, ring, found: 0 }, false));
+        let posting = thread::spawn({
+            let (lock, set) = (lock.clone(), set.clone());
+            move || {
+                posts.push(0).expect("there is room");
+                if bell.ring() && lock.is_ours() {
+                    lock.finish(&set);
+                }
+            }
+        });
+        lock.wait();
         lock.finish(&set);
         posting.join().expect("the poster does not fail");
         assert_eq!(lock.owned.lock().unwrap().found, 1);

@@ -63,7 +63,7 @@ pub(super) fn watch(driver: &Arc<Driver>) {
 }
 
 fn hold(driver: Arc<Driver>) -> Held {
-    let link = driver.link.lock().unwrap_or_else(PoisonError::into_inner);
+    let link = driver.wait_for_link();
     // SAFETY: the guard borrows from the driver, which `Held` keeps alive and drops after it.
     let link = unsafe {
         std::mem::transmute::<MutexGuard<'_, LinkSide>, MutexGuard<'static, LinkSide>>(link)
@@ -112,6 +112,8 @@ impl Held {
         if self.driver.cut_off.swap(true, Ordering::AcqRel) {
             return;
         }
+        // The threads that waited for the link are in the parent.
+        self.driver.link_waiters.store(0, Ordering::Relaxed);
         if let Ok(severed) = Severed::new(self.link.caps()) {
             let mut link = self.link.replace(Box::new(severed));
             // Otherwise dropping the link would undo what the parent still needs.

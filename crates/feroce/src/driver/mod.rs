@@ -35,7 +35,7 @@ mod watchers;
 use std::hint::cold_path;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::thread::JoinHandle;
 
@@ -107,6 +107,10 @@ const NEVER: u64 = u64::MAX;
 #[derive(Debug)]
 pub(crate) struct Driver {
     link: Mutex<LinkSide>,
+    /// How many threads wait for the link. While one does, [`Driver::try_link`] refuses the others:
+    /// a thread that posts or polls in a loop would take the link again before the waiting thread
+    /// is awake, for as long as it has work.
+    link_waiters: AtomicU32,
     state: Mutex<State>,
     /// Knows which processes of the host may still copy under rights that were revoked.
     host_memory: Option<Arc<dyn HostMemory>>,
@@ -156,6 +160,7 @@ impl Driver {
         let state = State { engine, dispatch, agent: None, is_up, subnet, revocations };
         let driver = Arc::new(Self {
             link: Mutex::new(link),
+            link_waiters: AtomicU32::new(0),
             state: Mutex::new(state),
             host_memory,
             wakes,
@@ -389,12 +394,25 @@ impl Driver {
 
     /// Waits for the link.
     fn link(&self) -> OwnedLink<'_> {
-        let link = self.link.lock().unwrap_or_else(PoisonError::into_inner);
-        OwnedLink::new(link, &self.wakes)
+        self.try_link().unwrap_or_else(|| OwnedLink::new(self.wait_for_link(), &self.wakes))
     }
 
+    fn wait_for_link(&self) -> MutexGuard<'_, LinkSide> {
+        self.link_waiters.fetch_add(1, Ordering::Relaxed);
+        let link = self.link.lock().unwrap_or_else(PoisonError::into_inner);
+        self.link_waiters.fetch_sub(1, Ordering::Relaxed);
+        link
+    }
+
+    /// Takes the link, if no other thread has it or waits for it. `None`: that thread answers the
+    /// doorbells when it releases the link (see `feroce_ring::doorbell`; a relaxed count is enough,
+    /// because the waiting thread decrements it before it looks at the doorbells).
     #[inline]
     fn try_link(&self) -> Option<OwnedLink<'_>> {
+        if self.link_waiters.load(Ordering::Relaxed) > 0 {
+            cold_path();
+            return None;
+        }
         try_lock(&self.link).map(|link| OwnedLink::new(link, &self.wakes))
     }
 

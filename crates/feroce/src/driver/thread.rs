@@ -58,6 +58,7 @@ fn run(driver: &Driver, device: &str, monitor: Option<&Monitor>) {
             if kick.is_none() {
                 let fd = driver.link().kick_fd().map(|fd| fd.try_clone_to_owned());
                 kick = fd.and_then(Result::ok);
+                driver.answer_bell();
             }
             while !driver.stop.load(Ordering::Relaxed)
                 && let Some(wait_ns) = driver.idle_ns(driver.now())

@@ -1,6 +1,7 @@
 //! A link that stops in `send`, as a system call may, and what other threads do meanwhile.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
 use std::thread;
 
@@ -127,4 +128,32 @@ fn a_queue_pair_that_is_destroyed_leaves_no_train_that_reads_its_memory() {
     soon("destroying the queue pair", move || drop(qp));
     assert_eq!(driver.link().waiting_of(1), 0);
     soon("deregistering", move || mr.dereg().unwrap());
+}
+
+#[test]
+fn a_thread_that_waits_for_the_link_gets_it_before_one_that_takes_it_again_and_again() {
+    /// The driver thread may wait, too, and get the link first.
+    const TURNS: usize = 100;
+    let context = Device::at(["127.0.0.1".parse().unwrap()]).open().unwrap();
+    let driver = context.driver().unwrap();
+    let has_had_it = AtomicBool::new(false);
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            let link = driver.link();
+            has_had_it.store(true, Ordering::Relaxed);
+            drop(link);
+        });
+        let mut turns = 0;
+        while !has_had_it.load(Ordering::Relaxed) {
+            // A thread that waits takes microseconds to wake up, and the link is free meanwhile.
+            let Some(link) = driver.try_link() else { continue };
+            turns += 1;
+            let is_waited_for = || driver.link_waiters.load(Ordering::Relaxed) > 0;
+            while !is_waited_for() && !has_had_it.load(Ordering::Relaxed) {
+                thread::yield_now();
+            }
+            drop(link);
+            assert!(turns <= TURNS, "a thread waits, and another takes the link {turns} times");
+        }
+    });
 }
