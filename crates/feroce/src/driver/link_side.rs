@@ -82,7 +82,9 @@ impl LinkSide {
     /// The carrier has taken the packet of the fast path, at the time that `now` tells.
     #[inline]
     pub(super) fn note_single(&mut self, now: impl FnOnce() -> Instant) {
-        if let Some(log) = &mut self.log {
+        if let Some(log) = &mut self.log
+            && !log.is_full()
+        {
             cold_path();
             log.sent_single(now(), self.single.get());
         }

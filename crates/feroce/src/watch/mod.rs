@@ -185,7 +185,8 @@ pub fn look() -> io::Result<Seen> {
 /// Asks a device for the last packets of a queue pair, those of which it still knows the headers.
 ///
 /// The device begins to record them when it is asked for the first time, and goes on for three
-/// seconds: the first answer is empty. Requests that one process of a host executes in the memory
+/// seconds or 4,096 packets: the first answer is empty, and of a queue pair with more packets
+/// between two requests, an answer has those that followed the request before it. Requests that one process of a host executes in the memory
 /// of another have no packets, nor have connections of iWARP. Datagrams to a multicast group are
 /// not listed at their receivers.
 ///

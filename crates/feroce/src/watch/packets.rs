@@ -2,7 +2,9 @@
 //!
 //! A device records nothing until a process asks for the packets of a queue pair. The first request
 //! makes a ring for that queue pair, and each further one reads it and extends its time; a ring
-//! that is not asked for is removed. The number of rings and their length are fixed.
+//! that is not asked for is removed. The number of rings and their length are fixed, and so is the
+//! number of packets that are recorded for one request: a queue pair with millions of messages per
+//! second is not slowed down by being watched.
 
 use std::collections::VecDeque;
 use std::fmt::Write as _;
@@ -24,6 +26,10 @@ const HEAD: usize = 64;
 
 /// For how long a device records packets after they were asked for.
 const LEASE_NS: u64 = 3_000_000_000;
+
+/// How many packets are recorded for one request. A process that asks every second sees every
+/// packet of a queue pair with fewer per second, and else the first of each second.
+const GRANT: u64 = 4096;
 
 /// The last packets of a queue pair, the oldest first; see [`packets`](super::packets).
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
@@ -73,6 +79,8 @@ struct Ring {
     /// The queue pair that it is connected to.
     peer: Option<(Gid, Qpn)>,
     until: Instant,
+    /// How many packets may still be recorded before a process asks again.
+    left: u64,
     recorded: u64,
     packets: VecDeque<Kept>,
 }
@@ -103,7 +111,7 @@ impl PacketLog {
         self.expire(now);
         let until = now.plus_nanos(LEASE_NS);
         if let Some(ring) = self.rings.iter_mut().find(|ring| ring.qpn == qpn) {
-            (ring.peer, ring.until) = (peer, until);
+            (ring.peer, ring.until, ring.left) = (peer, until, GRANT);
             return ring.text(start);
         }
         if self.rings.len() >= MOST_QPS {
@@ -114,10 +122,15 @@ impl PacketLog {
             ));
         }
         let packets = VecDeque::with_capacity(DEPTH);
-        let ring = Ring { qpn, peer, until, recorded: 0, packets };
+        let ring = Ring { qpn, peer, until, left: GRANT, recorded: 0, packets };
         let text = ring.text(start);
         self.rings.push(ring);
         text
+    }
+
+    /// Whether every ring has what one request grants it.
+    pub(crate) fn is_full(&self) -> bool {
+        self.rings.iter().all(|ring| ring.left == 0)
     }
 
     /// Whether nothing is recorded.
@@ -132,6 +145,9 @@ impl PacketLog {
 
     /// The link has taken a train.
     pub(crate) fn sent(&mut self, now: Instant, train: &Train) {
+        if self.is_full() {
+            return;
+        }
         let (src, dst) = (train.path.src.gid, train.path.dst.gid);
         let kept = |i: u32| {
             let mut head = [0; HEAD];
@@ -153,7 +169,7 @@ impl PacketLog {
         };
         let first = kept(0);
         for ring in self.rings.iter_mut().filter(|ring| ring.is_of(&first)) {
-            ring.recorded += u64::from(train.count);
+            ring.count(train.count);
             let skipped = train.count.saturating_sub(DEPTH as u32);
             (skipped..train.count).for_each(|i| ring.keep(kept(i)));
         }
@@ -161,6 +177,9 @@ impl PacketLog {
 
     /// The link has taken a packet without a train.
     pub(crate) fn sent_single(&mut self, now: Instant, single: Single<'_>) {
+        if self.is_full() {
+            return;
+        }
         let (src, dst) = (single.path.src.gid, single.path.dst.gid);
         self.one(|head| Kept {
             at: now,
@@ -178,6 +197,9 @@ impl PacketLog {
     /// The link has received a train.
     pub(crate) fn received(&mut self, now: Instant, train: &RxTrain<'_>) {
         self.expire(now);
+        if self.is_full() {
+            return;
+        }
         let meta = &train.meta;
         let (src, dst) = (meta.src.gid, meta.dst.gid);
         let is_congested = meta.ecn == Ecn::Congested;
@@ -201,7 +223,7 @@ impl PacketLog {
         for ring in &mut self.rings {
             let kept = make(&mut [0; HEAD]);
             if ring.is_of(&kept) {
-                ring.recorded += u64::from(kept.count);
+                ring.count(kept.count);
                 ring.keep(kept);
             }
         }
@@ -224,9 +246,12 @@ pub(crate) fn refuse(why: std::fmt::Arguments<'_>) -> String {
 const END: &str = "end";
 
 impl Ring {
-    /// Whether a packet is of this queue pair. A packet that is sent names the receiver alone,
+    /// Whether a packet is of this queue pair, and may be recorded. A packet that is sent names the receiver alone,
     /// except a datagram.
     fn is_of(&self, packet: &Kept) -> bool {
+        if self.left == 0 {
+            return false;
+        }
         let head = packet.head.get(..usize::from(packet.head_len)).unwrap_or(&[]);
         let Ok((bth, rest)) = Bth::parse(head) else { return false };
         if packet.direction == Direction::Received {
@@ -238,6 +263,11 @@ impl Ring {
             }
             _ => self.peer == Some((packet.dst, bth.dest_qp)),
         }
+    }
+
+    fn count(&mut self, packets: u32) {
+        self.recorded += u64::from(packets);
+        self.left = self.left.saturating_sub(packets.into());
     }
 
     fn keep(&mut self, packet: Kept) {
@@ -414,6 +444,21 @@ mod tests {
         assert_eq!(log.rings.len(), MOST_QPS);
         log.expire(at(9));
         assert!(log.is_empty());
+    }
+
+    #[test]
+    fn a_request_grants_so_many_packets_and_the_next_one_as_many_again() {
+        let mut log = PacketLog::default();
+        ask(&mut log, at(1));
+        assert!(!log.is_full());
+        for _ in 0..GRANT + 7 {
+            log.sent(at(1), &train(PEER, 1));
+        }
+        log.received(at(1), &RxTrain::single(RxMeta::default(), &received(QP)));
+        assert!(log.is_full());
+        assert_eq!(ask(&mut log, at(2)).recorded, GRANT);
+        log.received(at(2), &RxTrain::single(RxMeta::default(), &received(QP)));
+        assert_eq!(ask(&mut log, at(2)).recorded, GRANT + 1);
     }
 
     #[test]
