@@ -186,9 +186,9 @@ pub fn look() -> io::Result<Seen> {
 ///
 /// The device begins to record them when it is asked for the first time, and goes on for three
 /// seconds or 4,096 packets: the first answer is empty, and of a queue pair with more packets
-/// between two requests, an answer has those that followed the request before it. Requests that one process of a host executes in the memory
-/// of another have no packets, nor have connections of iWARP. Datagrams to a multicast group are
-/// not listed at their receivers.
+/// between two requests, an answer has those that followed the request before it. Requests that one
+/// process of a host executes in the memory of another have no packets, nor have connections of
+/// iWARP. Datagrams to a multicast group are not listed at their receivers.
 ///
 /// ```
 /// # use feroce::watch;

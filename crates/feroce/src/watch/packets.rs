@@ -246,8 +246,8 @@ pub(crate) fn refuse(why: std::fmt::Arguments<'_>) -> String {
 const END: &str = "end";
 
 impl Ring {
-    /// Whether a packet is of this queue pair, and may be recorded. A packet that is sent names the receiver alone,
-    /// except a datagram.
+    /// Whether a packet is of this queue pair, and may be recorded. A packet that is sent names the
+    /// receiver alone, except a datagram.
     fn is_of(&self, packet: &Kept) -> bool {
         if self.left == 0 {
             return false;
