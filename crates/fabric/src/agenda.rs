@@ -11,9 +11,10 @@ use core::cmp::{Ordering, Reverse};
 
 use crate::Time;
 
-/// Picoseconds of a slot, as a power of two: 4 ns.
-const SLOT_SHIFT: u32 = 12;
-/// Slots of the wheel, which turns once in 17 us: 64 words of 64 bits.
+/// Picoseconds of a slot, as a power of two: 1 ns, in which few events are due even in a fabric of
+/// fast links.
+const SLOT_SHIFT: u32 = 10;
+/// Slots of the wheel, which turns once in 4 us: 64 words of 64 bits.
 const SLOTS: usize = 64 * 64;
 /// No event.
 const NONE: u32 = u32::MAX;
