@@ -19,6 +19,7 @@
 //! | `take N` | show so many packets |
 //! | `skip N` | begin behind so many |
 //! | `without TEXT` | leave out packets that have this in their lines |
+//! | `one flow` | show requests to the queue pair of the first one, and their answers |
 //! | `any order` | the program is free to send these in another order, and others between them |
 
 use core::time::Duration;
@@ -48,6 +49,7 @@ struct Picture {
     skip: usize,
     without: Option<String>,
     take: Option<usize>,
+    is_one_flow: bool,
     is_any_order: bool,
 }
 
@@ -66,6 +68,7 @@ impl Picture {
                 "skip" => picture.skip = number()?,
                 "without" => picture.without = Some(value.to_owned()),
                 "take" => picture.take = Some(number()?),
+                "one" => picture.is_one_flow = true,
                 "any" => picture.is_any_order = true,
                 _ => return Err(format!("`{part}` is no part of a picture")),
             }
@@ -80,6 +83,15 @@ impl Picture {
     fn rungs(&self, ladder: &str) -> (String, Vec<String>) {
         let (head, mut rungs) = rungs(ladder);
         rungs.retain(|rung| self.without.as_ref().is_none_or(|text| !rung.contains(text.as_str())));
+        if self.is_one_flow {
+            let first =
+                rungs.first().and_then(|rung| word_after(rung, "to QP ").map(str::to_owned));
+            let is_request = |rung: &String| word_after(rung, "to QP ") == first.as_deref();
+            // An answer has the number of its request.
+            let psn = |rung: &String| word_after(rung, "PSN ").map(str::to_owned);
+            let asked: Vec<_> = rungs.iter().filter(|rung| is_request(rung)).map(psn).collect();
+            rungs.retain(|rung| asked.contains(&psn(rung)));
+        }
         (head, rungs)
     }
 
@@ -114,14 +126,19 @@ impl Picture {
         let (was, is) = (self.shape(old), self.shape(new));
         let is_same = match self.is_any_order {
             true => {
-                let all = self.shape(whole);
-                was.iter().all(|line| all.contains(line))
+                let all: Vec<_> = self.shape(whole).iter().map(|line| kind(line)).collect();
+                was.iter().all(|line| all.contains(&kind(line)))
             }
             false => was == is,
         };
         let (was, is) = (was.join("\n  "), is.join("\n  "));
         (!is_same).then(|| format!("the page shows\n  {was}\nbut there is\n  {is}"))
     }
+}
+
+/// The word behind a text.
+fn word_after<'a>(rung: &'a str, text: &str) -> Option<&'a str> {
+    rung.split_once(text)?.1.split([' ', ',']).next()
 }
 
 /// The head of a ladder, and its packets and events with what is written below them.
@@ -156,6 +173,12 @@ fn essence(rung: &str) -> String {
         out.push(if is_number && !is_length { "#" } else { word });
     }
     out.join(" ").replace("µs", "ms")
+}
+
+/// Who sends what, and whether the setting `fault` lost it.
+fn kind(essence: &str) -> (String, bool) {
+    let end = essence.find(" PSN ").or_else(|| essence.find(" to QP ")).unwrap_or(essence.len());
+    (essence[..end].to_owned(), essence.contains("lost by"))
 }
 
 /// Draws every picture, and compares it with its page or puts it there.
@@ -243,7 +266,13 @@ fn draw(picture: &Picture, page: &str) -> Result<String, String> {
             return ladder_of_demo(&said(command)?);
         }
         "fabric" => return by_fabric(&folder, page),
-        "example" => with_settings(Command::new(target_dir().join("debug/examples").join(rest))),
+        "example" => {
+            let program = target_dir().join("debug/examples").join(rest);
+            let mut command = with_settings(Command::new(program));
+            // Otherwise the names of devices depend on the interfaces of this machine.
+            command.env("FEROCE_ADDRESS", "127.0.0.1");
+            command
+        }
         _ => {
             let mut command = feroce();
             command.args(rest.split(' '));
@@ -407,6 +436,9 @@ mod tests {
         assert_eq!(picture.pick(LADDER).expect("it is there").lines().count(), 3);
         assert!(Picture::parse("example a; take 9").expect("well written").pick(LADDER).is_err());
         assert!(Picture::parse("example a; from NAK").expect("well written").pick(LADDER).is_err());
+        let other = LADDER.replace("PSN 15 · to", "PSN 16 · to");
+        let flow = Picture::parse("example a; one flow").expect("well written");
+        assert_eq!((flow.rungs(LADDER).1.len(), flow.rungs(&other).1.len()), (2, 1));
         assert!(Picture::parse("example a; colour red").is_err());
         assert!(Picture::parse("device b").is_err());
     }
