@@ -7,13 +7,13 @@ use feroce_train::Ecn as EcnBits;
 
 use crate::agenda::Agenda;
 use crate::buffer::{Buffer, BufferConfig, PortBuffer};
-use crate::dscp::DscpMap;
 use crate::ecn::Ecn;
 use crate::infiniband::{Infiniband, InfinibandConfig, MANAGEMENT_LANE, priority_outside};
 use crate::multicast::{MULTICAST, Multicast};
 use crate::packet::Packet;
 use crate::pfc::{FRAME_BYTES, PauseEvent, PfcConfig};
 use crate::port::{Frame, Port, PortId};
+use crate::priorities::PriorityMap;
 use crate::routes::{Routes, Spread};
 use crate::stats::{DropReason, PortStats, Totals};
 use crate::store::{Head, NONE, Packets};
@@ -40,8 +40,8 @@ pub struct Config {
     pub buffer: BufferConfig,
     /// Priority flow control; none if absent.
     pub pfc: Option<PfcConfig>,
-    /// Priorities of packets, for drivers whose packets have a DSCP.
-    pub dscp: DscpMap,
+    /// Priorities of packets, for drivers whose packets have a DSCP or PCP.
+    pub priorities: PriorityMap,
     /// Marking.
     pub ecn: Ecn,
     /// How paths of equal length are used.
@@ -67,7 +67,7 @@ impl Default for Config {
             infiniband: None,
             buffer: BufferConfig::default(),
             pfc: Some(PfcConfig::default()),
-            dscp: DscpMap::default(),
+            priorities: PriorityMap::default(),
             ecn: Ecn::Off,
             spread: Spread::Flows,
             strict: 0b1100_0000,

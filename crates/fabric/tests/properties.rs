@@ -2,8 +2,8 @@
 //! inside, and a buffer never holds more than it has.
 
 use feroce_fabric::{
-    BufferConfig, Config, DropReason, DscpMap, Ecn, Fabric, FlowKey, Headroom, Link, Node, Output,
-    Packet, PfcConfig, Quantize, Rate, Spread, TelemetryConfig, Time, Topology,
+    BufferConfig, Config, DropReason, Ecn, Fabric, FlowKey, Headroom, Link, Node, Output, Packet,
+    PfcConfig, PriorityMap, Quantize, Rate, Spread, TelemetryConfig, Time, Topology,
 };
 use feroce_train::Ecn as EcnBits;
 
@@ -51,7 +51,7 @@ fn config(rng: &mut fastrand::Rng, seed: u64) -> Config {
         infiniband: None,
         buffer: BufferConfig { bytes: 1 << rng.u32(15..=21), headroom, ..BufferConfig::default() },
         pfc: rng.bool().then_some(pfc),
-        dscp: DscpMap::default(),
+        priorities: PriorityMap::default(),
         ecn: if rng.bool() { Ecn::ByRate } else { Ecn::Off },
         spread: if rng.bool() { Spread::Flows } else { Spread::Packets },
         strict: rng.u8(..),

@@ -1,9 +1,9 @@
 //! The simulator's tests from outside, in one program.
 
 mod congestion;
-mod dscp;
 mod fabric_swarm;
 mod infiniband;
+mod priorities;
 mod recovery;
 mod scenario;
 mod swarm;

@@ -2,7 +2,7 @@
 
 use std::rc::Rc;
 
-use feroce_fabric::{DscpMap, FlowKey, Packet};
+use feroce_fabric::{FlowKey, Packet, PriorityMap};
 use feroce_link::port::{Record, wire_len};
 use feroce_train::RxMeta;
 use feroce_wire::{Gid, ROCE_UDP_PORT};
@@ -57,12 +57,12 @@ impl Body {
     }
 
     /// The packet as the fabric sees it, to the host with the number `to`.
-    pub(super) fn packet(self, to: u32, dscp: &DscpMap) -> Packet<Self> {
+    pub(super) fn packet(self, to: u32, map: &PriorityMap) -> Packet<Self> {
         let meta = &self.run.meta;
         Packet {
             to,
-            len: wire_len(meta, self.bytes().len()),
-            priority: dscp.priority(meta.traffic_class),
+            len: wire_len(meta, self.bytes().len()) + map.tag_len(),
+            priority: map.priority(meta.traffic_class, meta.sl),
             ecn: meta.ecn,
             key: FlowKey {
                 src: low_bits(meta.src.gid),

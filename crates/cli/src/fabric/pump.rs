@@ -6,7 +6,7 @@ use std::rc::Rc;
 
 use anyhow::ensure;
 use feroce_fabric::{
-    Config, DscpMap, Ecn, Fabric, MULTICAST, NodeId, Passed, Rate, Time, Topology,
+    Config, Ecn, Fabric, MULTICAST, NodeId, Passed, PriorityMap, Rate, Time, Topology,
 };
 use feroce_link::port::{Answer, CREDIT_LEN, MAX_MESSAGE, RECORD_LEN, Request, Welcome, wire_len};
 use feroce_local::Target;
@@ -81,7 +81,7 @@ pub(super) struct Pump {
     by_address: BTreeMap<Gid, usize>,
     processes: BTreeMap<ConnId, Process>,
     pub(super) groups: Groups,
-    dscp: DscpMap,
+    priorities: PriorityMap,
     pub(super) marks: bool,
     pub(super) lost: Lost,
 }
@@ -93,7 +93,7 @@ impl Pump {
             config.infiniband.is_none(),
             "programs send RoCEv2, which InfiniBand switches do not forward: choose Ethernet"
         );
-        let (marks, dscp) = (config.ecn != Ecn::Off, config.dscp);
+        let (marks, priorities) = (config.ecn != Ecn::Off, config.priorities);
         let config = Config { announce: true, log_pauses: false, ..config };
         let fabric = Fabric::new(topology, config)?;
         let topology = fabric.topology();
@@ -112,7 +112,7 @@ impl Pump {
         let by_address = hosts.iter().enumerate().map(|(i, host)| (gid(host), i)).collect();
         let processes = BTreeMap::new();
         let (groups, lost) = (Groups::default(), Lost::default());
-        Ok(Self { fabric, hosts, by_address, processes, groups, dscp, marks, lost })
+        Ok(Self { fabric, hosts, by_address, processes, groups, priorities, marks, lost })
     }
 
     /// A program wants something on a new connection.
@@ -189,7 +189,7 @@ impl Pump {
         };
         let now = at.max(self.fabric.now());
         for index in 0..run.count() {
-            let packet = Body { run: Rc::clone(run), index }.packet(to, &self.dscp);
+            let packet = Body { run: Rc::clone(run), index }.packet(to, &self.priorities);
             let host = &mut self.hosts[number];
             host.waiting.push_back((conn, packet.len));
             host.waiting_bytes += u64::from(packet.len);
@@ -205,7 +205,8 @@ impl Pump {
     fn loop_back(&mut self, from: ConnId, host: usize, run: &Rc<Run>, at_ns: u64) {
         for to in self.members(host, run.meta.dst.gid).into_iter().filter(|to| *to != from) {
             for index in 0..run.count() {
-                let packet = Body { run: Rc::clone(run), index }.packet(host as u32, &self.dscp);
+                let packet =
+                    Body { run: Rc::clone(run), index }.packet(host as u32, &self.priorities);
                 self.arrive_at(to, Arriving::new(packet, at_ns));
             }
         }
@@ -278,7 +279,8 @@ impl Pump {
                 host.waiting.pop_front();
                 host.waiting_bytes -= u64::from(len);
                 if let Some(process) = self.processes.get_mut(&conn) {
-                    process.credit += len;
+                    // The process has paid for the packet without VLAN tag.
+                    process.credit += len - self.priorities.tag_len();
                 }
             }
         }

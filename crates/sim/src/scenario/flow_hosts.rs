@@ -140,6 +140,7 @@ pub(super) fn start(
             // The path finds the flow by its label, which is 20 bits and not zero.
             flow_label: number as u32 % 0xf_ffff + 1,
             traffic_class: flow.priority << 5,
+            sl: flow.priority,
             ..connection.av
         };
         Connection { av, with, ..connection }.bring_up(&mut hosts[at].engine, now, own);

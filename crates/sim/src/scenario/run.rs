@@ -383,8 +383,10 @@ impl Run {
     fn inject_kept(&mut self, host: u32, flow: u32, awaited: Psn, kept: Psn) {
         let Flow { src, priority, key, .. } = self.scenario.flows[flow as usize];
         let body = Body::kept(flow, awaited, kept);
-        let priority = self.scenario.fabric.dscp.priority(priority << 5);
-        let len = body.wire_len(self.scenario.wire, self.scenario.mtu.bytes() as u32);
+        let map = &self.scenario.fabric.priorities;
+        let priority = map.priority(priority << 5, priority);
+        let mtu = self.scenario.mtu.bytes() as u32;
+        let len = body.wire_len(self.scenario.wire, mtu) + map.tag_len();
         let packet = Packet { to: src, len, priority, ecn: body.ecn(), key: key.reversed(), body };
         self.fabric.inject(self.now, host, packet);
     }
@@ -464,12 +466,14 @@ impl Run {
             true => (flow.src, flow.key.reversed()),
         };
         let (wire, mtu) = (self.scenario.wire, self.scenario.mtu.bytes() as u32);
+        let map = self.scenario.fabric.priorities;
+        let priority = map.priority(train.path.traffic_class, train.path.sl);
         for i in 0..train.count {
             let body = Body::new(train, i, is_back, &mut self.routing);
             let packet = Packet {
                 to,
-                len: body.wire_len(wire, mtu),
-                priority: self.scenario.fabric.dscp.priority(train.path.traffic_class),
+                len: body.wire_len(wire, mtu) + map.tag_len(),
+                priority,
                 ecn: body.ecn(),
                 key,
                 body,
@@ -540,7 +544,8 @@ fn ideal_ps(scenario: &Scenario, flow: &Flow, path: &[(Rate, u64)]) -> u64 {
     let payload = scenario.model_payload();
     let first = u32::try_from(payload).unwrap_or(u32::MAX);
     let base: u64 = path.iter().map(|(rate, delay_ps)| 2 * delay_ps + rate.ps_of(first)).sum();
-    let overhead = u64::from(scenario.wire.overhead());
+    let tag_len = scenario.fabric.priorities.tag_len();
+    let overhead = u64::from(scenario.wire.overhead() + tag_len);
     let bytes = flow.bytes + flow.bytes.div_ceil(payload) * overhead;
     let slowest = path.iter().map(|(rate, _)| rate.bps()).min().unwrap_or(u64::MAX);
     base + (u128::from(bytes) * 8_000_000_000_000 / u128::from(slowest)) as u64

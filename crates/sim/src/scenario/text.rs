@@ -27,7 +27,7 @@ use feroce_engine::{
     CongestionConfig, ConnectXConfig, DcqcnConfig, HpccConfig, SwiftConfig, TimelyConfig,
 };
 use feroce_fabric::{
-    BufferConfig, DscpMap, Ecn, EcnConfig, Fabric, PfcConfig, Quantize, Rate, Spread, Time,
+    BufferConfig, Ecn, EcnConfig, Fabric, PfcConfig, PriorityMap, Quantize, Rate, Spread, Time,
     Topology,
 };
 use feroce_train::Ext;
@@ -100,7 +100,8 @@ struct Switch {
     pfc: bool,
     quanta: u16,
     watchdog: Option<Span>,
-    dscp: Spanned<Vec<(u8, u8)>>,
+    dscp: Option<Spanned<Vec<(u8, u8)>>>,
+    pcp: Option<Spanned<Vec<(u8, u8)>>>,
     ecn: Spanned<Marking>,
     spread: Spreading,
 }
@@ -112,7 +113,8 @@ impl Default for Switch {
             pfc: true,
             quanta: u16::MAX,
             watchdog: None,
-            dscp: Spanned::new(0..0, Vec::new()),
+            dscp: None,
+            pcp: None,
             ecn: Spanned::new(0..0, Marking::Word(MarkingWord::Off)),
             spread: Spreading::Flows,
         }
@@ -383,6 +385,30 @@ struct Rest {
 }
 
 impl Switch {
+    /// What switches take the priority of a packet from.
+    fn priorities(&self) -> Result<PriorityMap, Fault> {
+        let (mut map, pairs, what) = match (&self.dscp, &self.pcp) {
+            (None, None) => return Ok(PriorityMap::default()),
+            (Some(pairs), None) => {
+                let what = "switch.dscp: pairs of a DSCP from 0 to 63 and a priority from 0 to 7";
+                (PriorityMap::dscp(), pairs, what)
+            }
+            (None, Some(pairs)) => {
+                let what = "switch.pcp: pairs of a PCP from 0 to 7 and a priority from 0 to 7";
+                (PriorityMap::pcp(), pairs, what)
+            }
+            (Some(_), Some(pairs)) => {
+                let what = "switch.pcp: switches take the priority from `dscp` or from `pcp`, not \
+                            from both";
+                return Err(Fault::at(pairs, what));
+            }
+        };
+        match pairs.get_ref().iter().all(|&(value, priority)| map.set(value, priority)) {
+            true => Ok(map),
+            false => Err(Fault::at(pairs, what)),
+        }
+    }
+
     fn config(&self) -> Result<feroce_fabric::Config, Fault> {
         let ecn = match *self.ecn.get_ref() {
             Marking::Word(MarkingWord::Off) => Ecn::Off,
@@ -395,18 +421,14 @@ impl Switch {
                 Ecn::All(EcnConfig { kmin: kmin.0, kmax: kmax.0, pmax })
             }
         };
-        let mut dscp = DscpMap::default();
-        if !self.dscp.get_ref().iter().all(|&(value, priority)| dscp.set(value, priority)) {
-            let what = "switch.dscp: pairs of a DSCP from 0 to 63 and a priority from 0 to 7";
-            return Err(Fault::at(&self.dscp, what));
-        }
+        let priorities = self.priorities()?;
         let watchdog_ps = self.watchdog.map(|span| span.0);
         let quanta = Some(self.quanta);
         let pfc = self.pfc.then_some(PfcConfig { quanta, watchdog_ps, ..PfcConfig::default() });
         Ok(feroce_fabric::Config {
             buffer: BufferConfig { bytes: self.buffer.0, ..BufferConfig::default() },
             pfc,
-            dscp,
+            priorities,
             ecn,
             spread: match self.spread {
                 Spreading::Flows => Spread::Flows,
