@@ -66,7 +66,7 @@ impl<B> Fabric<B> {
             return;
         };
         let Some(buffer) = &mut self.buffers[node] else { return };
-        // The buffer holds it once, whatever the number of copies.
+        // The buffer of the switch holds the packet once for all its copies.
         if !buffer.admit(ingress, usize::from(priority), u64::from(len)) {
             self.drop_packet(last, id, DropReason::Buffer);
             return;
