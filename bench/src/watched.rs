@@ -52,7 +52,7 @@ const ROWS: [(&str, &str, &str); 4] = [
 fn main() -> Result<()> {
     let args = Args::parse();
     for (name, options, shared) in ROWS {
-        let mut perf = Perf::start(&args, options, shared)?;
+        let mut perf = start_perf(&args, options, shared)?;
         let mut ratios = Vec::new();
         for _ in 0..args.rounds {
             std::thread::sleep(LEASE);
@@ -62,7 +62,7 @@ fn main() -> Result<()> {
             ensure!(watcher.stop()? > 0, "{name}: the watcher has seen no device");
             ratios.push(watched / alone);
         }
-        perf.check()?;
+        ensure!(perf.0.try_wait()?.is_none(), "`feroce perf` has ended before its time");
         drop(perf);
         ratios.sort_by(f64::total_cmp);
         let all: Vec<String> = ratios.iter().map(|ratio| format!("{ratio:.3}")).collect();
@@ -95,40 +95,29 @@ fn requests() -> Result<u64> {
     Ok(seen.devices.iter().flat_map(|device| &device.qps).map(|qp| qp.counters.requests).sum())
 }
 
-/// A `feroce perf write bw` that goes on until it is stopped.
-struct Perf {
-    child: Child,
-}
+/// A process that ends with its owner, also if the measurement fails.
+struct Running(Child);
 
-impl Perf {
-    fn start(args: &Args, options: &str, shared: &str) -> Result<Self> {
-        // Longer than the measurement takes, which ends it.
-        let seconds = (args.seconds * 2.0 + LEASE.as_secs_f64() + 2.0) * (args.rounds + 1) as f64;
-        let mut command = Command::new(&args.feroce);
-        command.args(["perf", "write", "bw", "--both", "-D", &seconds.to_string()]);
-        command.args(options.split(' ')).env("FEROCE_SHARED", shared).stdout(Stdio::null());
-        let child = command.spawn().with_context(|| args.feroce.display().to_string())?;
-        Ok(Self { child })
-    }
-
-    /// Fails if it has ended before its time.
-    fn check(&mut self) -> Result<()> {
-        ensure!(self.child.try_wait()?.is_none(), "`feroce perf` has ended before its time");
-        Ok(())
-    }
-}
-
-impl Drop for Perf {
+impl Drop for Running {
     fn drop(&mut self) {
         // One that has ended cannot be killed, and need not be.
-        let _ = self.child.kill();
-        let _ = self.child.wait();
+        let _ = self.0.kill();
+        let _ = self.0.wait();
     }
+}
+
+/// Starts a `feroce perf write bw` that takes longer than the measurement, which ends it.
+fn start_perf(args: &Args, options: &str, shared: &str) -> Result<Running> {
+    let seconds = (args.seconds * 2.0 + LEASE.as_secs_f64() + 2.0) * (args.rounds + 1) as f64;
+    let mut command = Command::new(&args.feroce);
+    command.args(["perf", "write", "bw", "--both", "-D", &seconds.to_string()]);
+    command.args(options.split(' ')).env("FEROCE_SHARED", shared).stdout(Stdio::null());
+    Ok(Running(command.spawn().with_context(|| args.feroce.display().to_string())?))
 }
 
 /// A reader like `feroce top`, and a `feroce web` with a client.
 struct Watcher {
-    web: Child,
+    web: Running,
     end: Sender<()>,
     looks: JoinHandle<Result<usize>>,
 }
@@ -136,9 +125,9 @@ struct Watcher {
 impl Watcher {
     fn start(args: &Args) -> Result<Self> {
         let mut command = Command::new(&args.feroce);
-        let mut web = command.args(["--json", "web"]).stdout(Stdio::piped()).spawn()?;
+        let mut web = Running(command.args(["--json", "web"]).stdout(Stdio::piped()).spawn()?);
         let mut line = String::new();
-        BufReader::new(web.stdout.take().context("a pipe")?).read_line(&mut line)?;
+        BufReader::new(web.0.stdout.take().context("a pipe")?).read_line(&mut line)?;
         let url = serde_json::from_str::<Value>(&line)?["url"].clone();
         let url = url.as_str().context("an address")?.to_owned();
         let interval = Duration::from_secs_f64(args.interval);
@@ -154,11 +143,10 @@ impl Watcher {
     }
 
     /// Ends it. Returns how many queue pairs it has seen the packets of.
-    fn stop(mut self) -> Result<usize> {
+    fn stop(self) -> Result<usize> {
         drop(self.end);
         let seen = self.looks.join().expect("it does not panic");
-        self.web.kill()?;
-        self.web.wait()?;
+        drop(self.web);
         seen
     }
 }
