@@ -20,8 +20,11 @@ pub(super) struct Member {
     pub(super) group: Gid,
 }
 
-/// The greatest number that a group could have.
+/// A number that no group has.
 const NO_GROUP: u32 = u32::MAX - MULTICAST;
+
+/// Most groups of a fabric, as groups keep their numbers.
+const MAX_GROUPS: usize = 1 << 16;
 
 /// See the module documentation.
 #[derive(Debug, Default)]
@@ -39,11 +42,15 @@ impl Groups {
         self.numbers.get(&group).copied().unwrap_or(NO_GROUP)
     }
 
-    /// A process joins a group, as long as the connection lasts. Returns the number of the group.
-    pub(super) fn join(&mut self, conn: ConnId, member: Member) -> u32 {
+    /// A process joins a group, as long as the connection lasts. Returns the number of the group;
+    /// `None`: there are too many groups.
+    pub(super) fn join(&mut self, conn: ConnId, member: Member) -> Option<u32> {
+        let next = self.numbers.len();
+        if next >= MAX_GROUPS && !self.numbers.contains_key(&member.group) {
+            return None;
+        }
         self.members.insert(conn, member);
-        let next = self.numbers.len() as u32;
-        *self.numbers.entry(member.group).or_insert(next)
+        Some(*self.numbers.entry(member.group).or_insert(next as u32))
     }
 
     /// A connection has ended. Returns the number of a group that its host leaves thereby, and the
@@ -82,10 +89,10 @@ mod tests {
         let mut groups = Groups::default();
         let member = |host, slot, group| Member { host, slot, group };
         assert_eq!(groups.number(first), NO_GROUP);
-        assert_eq!(groups.join(10, member(0, 1, first)), 0);
-        assert_eq!(groups.join(11, member(0, 2, first)), 0);
-        assert_eq!(groups.join(12, member(0, 1, second)), 1);
-        assert_eq!(groups.join(13, member(1, 1, first)), 0);
+        assert_eq!(groups.join(10, member(0, 1, first)), Some(0));
+        assert_eq!(groups.join(11, member(0, 2, first)), Some(0));
+        assert_eq!(groups.join(12, member(0, 1, second)), Some(1));
+        assert_eq!(groups.join(13, member(1, 1, first)), Some(0));
         assert_eq!(groups.slots(0, first).collect::<Vec<_>>(), [1, 2]);
         assert_eq!(groups.all()[&first], (BTreeSet::from([0, 1]), 3));
         assert_eq!((groups.leave(10), groups.leave(10)), (None, None));
@@ -94,5 +101,14 @@ mod tests {
         assert_eq!(groups.leave(12), Some((1, 0)));
         assert_eq!(groups.slots(1, first).collect::<Vec<_>>(), [1]);
         assert_eq!(groups.number(first), 0);
+    }
+
+    #[test]
+    fn a_fabric_has_so_many_groups_and_no_more() {
+        let mut groups = Groups::default();
+        let group = |n: usize| Gid::from_ipv4((0xef00_0000 + n as u32).to_be_bytes());
+        let mut join = |n| groups.join(0, Member { host: 0, slot: 1, group: group(n) });
+        assert!((0..MAX_GROUPS).all(|n| join(n) == Some(n as u32)));
+        assert_eq!((join(MAX_GROUPS), join(7)), (None, Some(7)));
     }
 }

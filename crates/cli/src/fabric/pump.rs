@@ -151,9 +151,13 @@ impl Pump {
             }
             Request::Join { slot, group, .. } => {
                 let member = Member { host: number, slot, group };
-                let joined = self.groups.join(conn, member);
-                self.fabric.join_multicast(joined, number as u32);
-                Answer::Welcome(Welcome { slot, ..Welcome::default() })
+                match self.groups.join(conn, member) {
+                    Some(joined) => {
+                        self.fabric.join_multicast(joined, number as u32);
+                        Answer::Welcome(Welcome { slot, ..Welcome::default() })
+                    }
+                    None => Answer::Refused("the fabric has too many multicast groups".to_owned()),
+                }
             }
         }
     }
