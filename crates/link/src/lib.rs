@@ -36,7 +36,9 @@ use feroce_wire::Gid;
 
 pub use describe::describe;
 pub use ether::{EtherConfig, EtherLink};
-pub use fault::{FAULT_MARKS, Fault, FaultConfig, FaultParseError, FaultSwitch, Probability};
+pub use fault::{
+    FAULT_MARKS, Fault, FaultConfig, FaultParseError, FaultSwitch, Probability, is_taken_by_fault,
+};
 pub use icrc::{Checker, Covered, ICRC_LEN, IcrcPolicy, Sealer, Verified, part};
 pub use log::{LogSink, Logger, emit};
 pub use memory::MemoryLink;

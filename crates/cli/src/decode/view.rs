@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 
 use feroce::wire::{Packet, ParseError};
-use feroce_link::FAULT_MARKS;
+use feroce_link::is_taken_by_fault;
 use feroce_link::tcp::dissect::Message;
 use serde_json::{Map, Value, json};
 
@@ -122,10 +122,9 @@ impl View {
             roce.details.insert(0, mark.to_owned());
             roce.json.insert("fault".to_owned(), mark.into());
             roce.ink = Ink::Bad;
-            let is_answer = roce.operation.contains("ACK") || roce.operation.contains("NAK");
-            if is_answer && mark == FAULT_MARKS[0] {
-                // The requester never saw it, so it is no reason for what follows.
-                roce.fact = None;
+            if is_taken_by_fault(mark) {
+                // The requester gets no answer, so the answer is no reason for what follows.
+                roce.fact.take_if(|fact| fact.op.is_response());
             }
         }
         self

@@ -31,6 +31,11 @@ const OVERFLOWED: &str = "dropped by the setting fault, whose queue is full";
 /// behind later ones, or not taken because the queue of its rate was full.
 pub const FAULT_MARKS: [&str; 5] = [LOST, DAMAGED, DUPLICATED, LATE, OVERFLOWED];
 
+/// Whether the adapter gets no packet with this mark of [`FAULT_MARKS`]; it drops damaged ones.
+pub fn is_taken_by_fault(mark: &str) -> bool {
+    [LOST, DAMAGED, OVERFLOWED].contains(&mark)
+}
+
 /// Loses, duplicates, damages, reorders, delays and slows down received packets.
 ///
 /// It stands below [`Verified`](crate::Verified), which notices the damage.
