@@ -2,8 +2,9 @@
 //! processes that look into its devices.
 //!
 //! Each row is one run of `feroce perf`, so that both figures come from the same processes on the
-//! same processors. Times with watchers and times without alternate, each pair gives a ratio, and
-//! the median of the ratios counts. What was sent is read from the device's own counters, at the
+//! same processors. Times without watchers and times with them alternate: two without and one with.
+//! The ratio of the third to the first is what watching leaves, that of the second to the first is
+//! the control, which says how much the machine varies by itself. Their medians count. What was sent is read from the device's own counters, at the
 //! beginning and end of both times. A watcher does what `feroce top` does with a ladder open (a
 //! look, and the packets of up to four queue pairs), and `feroce web` is asked for what its page
 //! and Prometheus ask for.
@@ -27,13 +28,14 @@ struct Args {
     /// The command to measure
     #[arg(long, default_value = "target/release/feroce")]
     feroce: PathBuf,
-    /// Pairs of times with and without watchers; the median of their ratios counts
-    #[arg(long, default_value_t = 6)]
-    rounds: usize,
+    /// How often to measure twice without watchers and once with them; the medians count
+    #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u16).range(1..))]
+    rounds: u16,
     /// Seconds with watchers, and without
     #[arg(long, default_value_t = 3.0)]
     seconds: f64,
-    /// Seconds between two looks: what `feroce top` and the page have by default
+    /// Seconds between two looks: what `feroce top` and the page have by default. With fewer, what a
+    /// look costs stands out from what the machine varies
     #[arg(long, default_value_t = 1.0)]
     interval: f64,
 }
@@ -53,31 +55,36 @@ fn main() -> Result<()> {
     let args = Args::parse();
     for (name, options, shared) in ROWS {
         let mut perf = start_perf(&args, options, shared)?;
-        let mut ratios = Vec::new();
+        let (mut ratios, mut control) = (Vec::new(), Vec::new());
         for _ in 0..args.rounds {
             std::thread::sleep(LEASE);
             let alone = rate(args.seconds)?;
+            control.push(rate(args.seconds)? / alone);
             let watcher = Watcher::start(&args)?;
-            let watched = rate(args.seconds)?;
+            ratios.push(rate(args.seconds)? / alone);
             ensure!(watcher.stop()? > 0, "{name}: the watcher has seen no device");
-            ratios.push(watched / alone);
         }
         ensure!(perf.0.try_wait()?.is_none(), "`feroce perf` has ended before its time");
         drop(perf);
-        ratios.sort_by(f64::total_cmp);
-        let all: Vec<String> = ratios.iter().map(|ratio| format!("{ratio:.3}")).collect();
-        println!("{name}: {:.3} of {}", median(&ratios), all.join(" "));
+        println!("{name}: {}; control {}", summary(ratios), summary(control));
     }
     let Args { rounds, seconds, interval, .. } = args;
-    println!("medians of {rounds} pairs of {seconds} s each; a look every {interval} s");
+    println!(
+        "medians, quartiles in brackets, of {rounds} rounds; times of {seconds} s; a look every \
+         {interval} s"
+    );
     Ok(())
 }
 
-/// The median of sorted values.
-fn median(sorted: &[f64]) -> f64 {
-    let half = sorted.len() / 2;
-    let below = if sorted.len() % 2 == 0 { sorted[half - 1] } else { sorted[half] };
-    f64::midpoint(below, sorted[half])
+/// The median of some ratios, and their quartiles.
+fn summary(mut ratios: Vec<f64>) -> String {
+    ratios.sort_by(f64::total_cmp);
+    let at = |share: f64| {
+        let place = share * (ratios.len() - 1) as f64;
+        let (below, above) = (ratios[place.floor() as usize], ratios[place.ceil() as usize]);
+        below + (above - below) * place.fract()
+    };
+    format!("{:.3} [{:.3} to {:.3}]", at(0.5), at(0.25), at(0.75))
 }
 
 /// Requests per second that the devices of this user start.
@@ -108,7 +115,7 @@ impl Drop for Running {
 
 /// Starts a `feroce perf write bw` that takes longer than the measurement, which ends it.
 fn start_perf(args: &Args, options: &str, shared: &str) -> Result<Running> {
-    let seconds = (args.seconds * 2.0 + LEASE.as_secs_f64() + 2.0) * (args.rounds + 1) as f64;
+    let seconds = (args.seconds * 3.0 + LEASE.as_secs_f64() + 2.0) * f64::from(args.rounds + 1);
     let mut command = Command::new(&args.feroce);
     command.args(["perf", "write", "bw", "--both", "-D", &seconds.to_string()]);
     command.args(options.split(' ')).env("FEROCE_SHARED", shared).stdout(Stdio::null());

@@ -270,13 +270,23 @@ impl Driver {
 
     /// What happened to the link so far.
     pub(crate) fn link_counters(&self) -> LinkCounters {
-        let link = self.link();
+        self.at_link(|link| self.counters_of(link))
+    }
+
+    fn counters_of(&self, link: &LinkSide) -> LinkCounters {
         let mut counters = link.counters();
         counters.extend(link.streams.iter().flat_map(|streams| streams.counters(&self.state())));
+        counters
+    }
+
+    /// Waits for the link, for an operation that gives it nothing to send.
+    fn at_link<R>(&self, f: impl FnOnce(&mut LinkSide) -> R) -> R {
+        let mut link = self.link();
+        let result = f(&mut link);
         let wakes = link.unlock();
         self.answer_bell();
         drop(wakes);
-        counters
+        result
     }
 
     /// A thread that releases the link without [`Driver::finish`] calls this: if another thread

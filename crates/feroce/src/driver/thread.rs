@@ -56,9 +56,8 @@ fn run(driver: &Driver, device: &str, monitor: Option<&Monitor>) {
             // event just now and gone to sleep, so the loop checks again after `begin_idle`.
             driver.sleeper.begin_idle();
             if kick.is_none() {
-                let fd = driver.link().kick_fd().map(|fd| fd.try_clone_to_owned());
+                let fd = driver.at_link(|link| link.kick_fd().map(|fd| fd.try_clone_to_owned()));
                 kick = fd.and_then(Result::ok);
-                driver.answer_bell();
             }
             while !driver.stop.load(Ordering::Relaxed)
                 && let Some(wait_ns) = driver.idle_ns(driver.now())

@@ -13,9 +13,7 @@ impl Driver {
     pub(super) fn answer_watchers(&self, device: &str) {
         let Some(watch) = &self.watch else { return };
         watch.answer(|| {
-            let link = self.link_counters();
-            let faults = self.link().faults.get();
-            self.answer_bell();
+            let (link, faults) = self.at_link(|link| (self.counters_of(link), link.faults.get()));
             let state = self.read(|state| watch::State {
                 device,
                 addresses: state.addresses(),
@@ -34,9 +32,8 @@ impl Driver {
             Request::Fault(text) => {
                 let parsed = text.parse::<FaultConfig>().map_err(|e| e.to_string());
                 // A thread that receives takes the change from the switch.
-                let faults = self.link().faults.clone();
+                let faults = self.at_link(|link| link.faults.clone());
                 let set = parsed.and_then(|fault| faults.set(fault).map_err(str::to_owned));
-                self.answer_bell();
                 watch::outcome(set)
             }
         });
@@ -44,7 +41,7 @@ impl Driver {
 
     /// Says which faults the link injects.
     pub(crate) fn set_faults(&self, faults: Faults) {
-        self.link().faults = faults;
+        self.at_link(|link| link.faults = faults);
     }
 
     /// The last packets of a queue pair. They are recorded from the first call on.
@@ -53,8 +50,7 @@ impl Driver {
         let Some(qp) = qps.iter().find(|qp| qp.qpn == qpn) else {
             return watch::refuse(format_args!("there is no queue pair {:#08x}", qpn.get()));
         };
-        let mut link = self.link();
-        let text = match &link.streams {
+        self.at_link(|link| match &link.streams {
             None => {
                 let now = self.now();
                 let start = Instant::from_nanos(clock::AT_START_NS);
@@ -63,10 +59,6 @@ impl Driver {
             Some(_) => watch::refuse(format_args!(
                 "iWARP has TCP connections and no packets: the setting `trace` shows its segments"
             )),
-        };
-        let wakes = link.unlock();
-        self.answer_bell();
-        drop(wakes);
-        text
+        })
     }
 }
