@@ -1,13 +1,13 @@
 //! What it costs to be watched: WRITE bandwidth and message rate of `feroce perf`, with and without
 //! processes that look into its devices.
 //!
-//! Each row is one run of `feroce perf`, so that both figures come from the same processes on the
-//! same processors. Times without watchers and times with them alternate: two without and one with.
+//! Each row is one run of `feroce perf`, so that all figures come from the same processes on the
+//! same processors. Times without watchers and times with them alternate: two without, one with.
 //! The ratio of the third to the first is what watching leaves, that of the second to the first is
-//! the control, which says how much the machine varies by itself. Their medians count. What was sent is read from the device's own counters, at the
-//! beginning and end of both times. A watcher does what `feroce top` does with a ladder open (a
-//! look, and the packets of up to four queue pairs), and `feroce web` is asked for what its page
-//! and Prometheus ask for.
+//! the control, which says how much the machine varies by itself. Their medians count. What was
+//! sent is read from the device's own counters, at the beginning and end of each time. A watcher
+//! does what `feroce top` does with a ladder open (a look, and the packets of up to four queue
+//! pairs), and `feroce web` is asked for what its page and Prometheus ask for.
 
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::TcpStream;
@@ -34,8 +34,8 @@ struct Args {
     /// Seconds with watchers, and without
     #[arg(long, default_value_t = 3.0)]
     seconds: f64,
-    /// Seconds between two looks: what `feroce top` and the page have by default. With fewer, what a
-    /// look costs stands out from what the machine varies
+    /// Seconds between two looks: what `feroce top` and the page have by default. With less, what
+    /// a look costs stands out from what the machine varies
     #[arg(long, default_value_t = 1.0)]
     interval: f64,
 }

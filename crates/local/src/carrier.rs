@@ -26,6 +26,10 @@ pub trait HostCarrier: Carrier {
     /// Wakes the process that [`HostCarrier::publish_single`] has sent to, if it sleeps.
     fn wake_receiver(&mut self);
 
+    /// Says that queue pairs of this device have sent packets to each other, past the carrier. The
+    /// next answer is probably such a packet, too, so that a poll of the network can wait.
+    fn note_inside(&mut self);
+
     /// Says whether the thread that calls [`Carrier::arm`] next checks its memory when it wakes. If
     /// so, peers also wake it when they have written there by direct access, which leaves nothing
     /// to receive.
@@ -91,6 +95,8 @@ impl<C: RemoteCarrier> HostCarrier for C {
 
     fn wake_receiver(&mut self) {}
 
+    fn note_inside(&mut self) {}
+
     fn set_looks(&mut self, _: bool) {}
 
     fn kick(&mut self) {}
@@ -119,6 +125,10 @@ impl HostCarrier for Box<dyn HostCarrier> {
 
     fn wake_receiver(&mut self) {
         (**self).wake_receiver();
+    }
+
+    fn note_inside(&mut self) {
+        (**self).note_inside();
     }
 
     fn set_looks(&mut self, looks: bool) {
@@ -156,6 +166,10 @@ macro_rules! impl_through_layer {
             }
 
             fn wake_receiver(&mut self) {}
+
+            fn note_inside(&mut self) {
+                self.inner_mut().note_inside();
+            }
 
             fn set_looks(&mut self, looks: bool) {
                 self.inner_mut().set_looks(looks);

@@ -41,9 +41,9 @@ impl<C: SharedPort> HostCarrier for HostLink<C> {
 
     #[inline]
     fn is_quiet(&self) -> bool {
-        // Returning takes as long as a few checks. A thread that is written to checks its memory
-        // instead.
-        let looks = if self.is_written_to { 1 } else { LOOKS };
+        // Returning takes as long as a few checks. A thread that is served past the rings checks
+        // its memory, or its completion queue, instead.
+        let looks = if self.is_past_rings { 1 } else { LOOKS };
         let is_quiet = self.quiet < QUIET
             && self.local.is_empty()
             && (0..looks).all(|_| self.peers.is_quiet());
@@ -67,6 +67,12 @@ impl<C: SharedPort> HostCarrier for HostLink<C> {
         if let Some(slot) = self.published_to.take() {
             self.peers.wake(slot);
         }
+    }
+
+    #[inline]
+    fn note_inside(&mut self) {
+        self.quiet = 0;
+        self.is_past_rings = true;
     }
 
     fn set_looks(&mut self, looks: bool) {

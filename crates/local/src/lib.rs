@@ -123,8 +123,8 @@ pub struct HostLink<C: SharedPort> {
     local: VecDeque<Vec<u8>>,
     /// How many consecutive calls found nothing in the rings.
     quiet: u32,
-    /// The last message arrived by direct access.
-    is_written_to: bool,
+    /// The last message arrived past the rings: by direct access, or inside the device.
+    is_past_rings: bool,
     /// When the link polls the wire next, even if packets arrive through the rings.
     next_wire: Instant,
     /// The interval from that poll to the following one.
@@ -161,7 +161,7 @@ impl<C: SharedPort> HostLink<C> {
             near: None,
             local: VecDeque::new(),
             quiet: QUIET,
-            is_written_to: false,
+            is_past_rings: false,
             next_wire: Instant::ZERO,
             wire_pause: WIRE_NS,
             next_look: Instant::ZERO,
@@ -469,7 +469,7 @@ impl<C: SharedPort> Carrier for HostLink<C> {
         self.counters.rx_trains += taken as u64;
         let has_let_pass = self.peers.has_let_pass();
         if taken > 0 || has_let_pass {
-            self.is_written_to = has_let_pass;
+            self.is_past_rings = has_let_pass;
         }
         let is_quiet = taken == 0 && !has_let_pass;
         self.quiet = if is_quiet { self.quiet.saturating_add(1) } else { 0 };

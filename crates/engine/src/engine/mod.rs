@@ -94,6 +94,12 @@ impl Engine {
         Counters { rdma_recvs: counters.rdma_recvs + passed, ..counters }
     }
 
+    /// Packets that queue pairs of this engine have sent to each other so far.
+    #[inline]
+    pub fn loopback_pkts(&self) -> u64 {
+        self.port.hca.counters.loopback_pkts
+    }
+
     /// Packets dropped so far.
     pub fn drops(&self) -> &DropCounters {
         &self.port.hca.drops

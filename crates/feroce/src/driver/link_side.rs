@@ -38,6 +38,8 @@ pub(crate) struct LinkSide {
     gone: u64,
     /// Acknowledgements or completions wait in the engine for the next turn.
     engine_waits: bool,
+    /// Packets that the engine has delivered inside the device.
+    inside: u64,
     /// The streams of a device that speaks iWARP, which has no packets.
     pub(super) streams: Option<Box<Streams>>,
     /// The faults that the link injects.
@@ -54,6 +56,7 @@ impl LinkSide {
             single: SingleBuf::default(),
             gone: 0,
             engine_waits: false,
+            inside: 0,
             streams: None,
             faults: Faults::default(),
             log: None,
@@ -113,9 +116,17 @@ impl LinkSide {
     }
 
     /// Notes, for the threads that look at the link next, whether the engine waits for a turn.
+    /// Returns whether it has delivered anything inside the device since the last call.
     #[inline]
-    pub(super) fn note_waits(&mut self, state: &State) {
+    pub(super) fn note_engine(&mut self, state: &State) -> bool {
         self.engine_waits = state.engine.has_held_acks() || state.engine.awaits_revocation();
+        let inside = state.engine.loopback_pkts();
+        let has_delivered = inside != self.inside;
+        if has_delivered {
+            self.inside = inside;
+            self.link.note_inside();
+        }
+        has_delivered
     }
 
     /// Whether there is no immediate work, as far as that is known without reading the clock.

@@ -77,7 +77,7 @@ impl Driver {
         }
         // A driver thread that is awake or idle reads the deadline before it sleeps.
         let deadline = self.sleeper.may_sleep().then(|| state.engine.poll_timeout()).flatten();
-        link.note_waits(&state);
+        link.note_engine(&state);
         drop(state);
         match is_published {
             true => {

@@ -168,7 +168,8 @@ impl Driver {
         link: &mut LinkSide,
         busy: Option<bool>,
     ) -> Driven {
-        link.note_waits(state);
+        // What was delivered inside the device is progress as what has arrived is.
+        let busy = if link.note_engine(state) { Some(true) } else { busy };
         // If nothing was driven, no deadline has changed. A driver thread that is awake or idle
         // reads the deadline before it sleeps.
         let is_read = busy.is_some() && self.sleeper.may_sleep();
