@@ -21,7 +21,7 @@ Unplug the cable, or change addresses (`ip addr`) or MTU (`ip link set ... mtu`)
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Args {
     /// Device, or its interface [default: the first]
-    #[arg(short = 'd', long = "ib-dev", value_name = "DEV")]
+    #[arg(short = 'd', long = "ib-dev", visible_alias = "device", value_name = "DEV")]
     device: Option<String>,
     /// Stop after so many events
     #[arg(short = 'n', long, value_name = "N")]

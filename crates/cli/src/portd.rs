@@ -44,7 +44,8 @@ already keeps it, and other users wait until it ends.";
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Args {
     /// Device, or its interface; may be repeated [default: all]
-    #[arg(short = 'd', long = "ib-dev", value_name = "DEV", conflicts_with = "address")]
+    #[arg(short = 'd', long = "ib-dev", visible_alias = "device", value_name = "DEV")]
+    #[arg(conflicts_with = "address")]
     device: Vec<String>,
     /// Addresses to use instead of devices.
     #[arg(long, value_delimiter = ',', value_name = "IP")]

@@ -58,11 +58,30 @@ fn a_capture_to_standard_output_is_refused() {
 }
 
 #[test]
-fn rping_gives_up_when_its_time_is_over() {
+fn clients_give_up_when_their_time_is_over() {
     // Something that takes packets and never answers.
     let _silent = std::net::UdpSocket::bind("127.98.4.9:4791").expect("a port of our own");
-    let args = ["rping", "-c", "-a", "127.98.4.9", "-C", "1", "--timeout", "1"];
-    let output = feroce(&args, &[]);
-    let said = text(&output.stderr);
-    assert!(!output.status.success() && said.contains("--timeout"), "{said}");
+    for args in [
+        &["rping", "-c", "-a", "127.98.4.9", "-C", "1", "--timeout", "1"][..],
+        &["client", "-s", "127.98.4.9", "--timeout", "1"],
+        &["ucmatose", "-s", "127.98.4.9", "--timeout", "1"],
+    ] {
+        let output = feroce(args, &[]);
+        let said = text(&output.stderr);
+        assert!(!output.status.success() && said.contains("--timeout"), "{args:?}: {said}");
+    }
+}
+
+#[test]
+fn the_log_tells_what_happens_inside() {
+    let args = ["rping", "--both", "-C", "1", "--address", "127.98.4.1,127.98.4.2"];
+    let said = text(&feroce(&args, &[("FEROCE_LOG", "debug")]).stderr);
+    for expected in ["device feroce@127.98.4.1 is open", "listening at 127.98.4.1:", "Established"]
+    {
+        assert!(said.contains(expected), "{expected}: {said}");
+    }
+    let args = ["rc-pingpong", "--both", "-n", "1", "--address", "127.98.4.3,127.98.4.4"];
+    let said = text(&feroce(&args, &[("FEROCE_LOG", "debug")]).stderr);
+    assert!(said.contains(": Rtr, peer QP 0x") && said.contains("at 127.98.4.4"), "{said}");
+    assert_eq!(text(&feroce(&args, &[]).stderr), "");
 }

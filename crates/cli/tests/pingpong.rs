@@ -328,6 +328,29 @@ fn an_interrupt_still_shows_what_was_measured() {
 }
 
 #[test]
+fn two_devices_are_named_by_address() {
+    let output = run("rc-pingpong --both -n 1 -m 1k --json --address 127.18.55.1,127.18.55.2");
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    let output = run("rc-pingpong --both -n 1 -d lo -d lo");
+    assert!(text(&output.stderr).contains("-d names one device"), "{}", text(&output.stderr));
+}
+
+#[test]
+fn without_a_loopback_both_ends_say_so() {
+    // A new network namespace has a loopback interface that is down.
+    let mut command = Command::new("unshare");
+    command.args(["-Urn", env!("CARGO_BIN_EXE_feroce"), "rc-pingpong", "--both"]);
+    let output = command.output().expect("unshare is installed");
+    let said = text(&output.stderr);
+    if std::env::var_os("CI").is_none() && said.starts_with("unshare:") {
+        eprintln!("SKIPPED: {said}");
+        return;
+    }
+    assert_eq!(output.status.code(), Some(1), "{said}");
+    assert!(said.contains("ip link set lo up"), "{said}");
+}
+
+#[test]
 fn usage_errors_exit_with_2() {
     for args in ["rc-pingpong -m 1000", "ud-pingpong -m 1024", "srq-pingpong -q 256"] {
         assert_eq!(run(args).status.code(), Some(2), "{args}");

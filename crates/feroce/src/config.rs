@@ -28,7 +28,7 @@ mod values;
 pub use backend::Backend;
 pub use error::{SettingError, SettingPlace};
 pub use sources::SettingSource;
-use values::{addresses, lint, name, portd, switch};
+use values::{addresses, bytes, lint, name, portd, switch};
 
 /// What the drop-in library does about likely mistakes in the use of verbs.
 ///
@@ -322,14 +322,14 @@ const KEYS: &[Key] = &[
     Key {
         name: "window",
         default: "262144",
-        help: "bytes in flight to one destination at the start; adapts from there",
-        apply: |s, v| set(&mut s.engine.window.initial, number(v)),
+        help: "bytes in flight to one destination at the start, such as 256K; adapts from there",
+        apply: |s, v| set(&mut s.engine.window.initial, bytes(v)),
     },
     Key {
         name: "window_max",
         default: "8388608",
         help: "most bytes in flight to one destination",
-        apply: |s, v| set(&mut s.engine.window.max, number(v)),
+        apply: |s, v| set(&mut s.engine.window.max, bytes(v)),
     },
     Key {
         name: "credits",
@@ -378,7 +378,7 @@ const KEYS: &[Key] = &[
         name: "rcvbuf",
         default: "8388608",
         help: "receive buffer to ask the kernel for, in bytes",
-        apply: |s, v| set(&mut s.rcvbuf, number(v)),
+        apply: |s, v| set(&mut s.rcvbuf, bytes(v)),
     },
     Key {
         name: "shared",

@@ -119,8 +119,16 @@ impl Device {
                 found.ok_or_else(|| Error::NoDevice(self.name().to_owned()))?
             }
         };
-        Context::open(device, settings)
+        let context = Context::open(device, settings)?;
+        tracing::info!("device {} is open, with {}", self.name(), addresses(self.gids()));
+        Ok(context)
     }
+}
+
+/// Addresses, for people.
+fn addresses(gids: &[Gid]) -> String {
+    let all: Vec<String> = gids.iter().map(|gid| gid.to_ip().to_string()).collect();
+    if all.is_empty() { "no address".to_owned() } else { all.join(", ") }
 }
 
 /// Attributes that can be read without opening the device, even while another process uses it.

@@ -101,7 +101,14 @@ pub(crate) fn judge(event: &Event) -> anyhow::Result<()> {
         EventKind::Unreachable if event.status > 0 => {
             anyhow!("{} does not offer the service (status {})", peer(), event.status)
         }
-        EventKind::Unreachable => anyhow!("{} does not answer", peer()),
+        EventKind::Unreachable => {
+            let host = event.id.peer_addr().map_or("HOST".to_owned(), |at| at.ip().to_string());
+            anyhow!(
+                "{} does not answer: is the machine up, and UDP port 4791 open? (`feroce doctor \
+                 {host}` tries it)",
+                peer()
+            )
+        }
         EventKind::AddrError | EventKind::RouteError => {
             let why = io::Error::from_raw_os_error(-event.status);
             anyhow!("no route to {}: {why}", peer())
@@ -167,18 +174,18 @@ impl End {
         Ok(Self { id, events, qp, pd, cq, by_hand, is_over: false, is_probing: false })
     }
 
-    /// Connects to the target of the id.
-    pub(super) fn connect(&mut self, param: ConnParam) -> anyhow::Result<()> {
-        self.connect_within(param, None)
-    }
-
-    /// The same, but gives up after `limit`.
+    /// Connects to the target of the id, and gives up after `limit`.
     pub(super) fn connect_within(
         &mut self,
         param: ConnParam,
         limit: Option<Duration>,
     ) -> anyhow::Result<()> {
         self.ask(param)?;
+        self.wait_answer(limit)
+    }
+
+    /// Waits for the answer of the server, up to `limit`.
+    pub(super) fn wait_answer(&mut self, limit: Option<Duration>) -> anyhow::Result<()> {
         self.wait_connected_by(limit.map(|limit| Instant::now() + limit))
     }
 

@@ -1,13 +1,14 @@
 //! `feroce server` and `feroce client`: exchange one message each way.
 
 use std::process::ExitCode;
+use std::time::Duration;
 
 use feroce::cm::{CmId, ConnParam, EventKind, Manager, PortSpace};
 use feroce::{Access, Data, InlineBytes, Mr, QpCap, SendOp, SendWr, WcOpcode};
 use serde_json::json;
 
 use super::end::{End, expect, resolve};
-use super::place::{self, BothArgs, Place, Target};
+use super::place::{self, BothArgs, PatienceArgs, Place, Target};
 use super::{Program, Report, Say};
 
 const SERVER_EXAMPLES: &str = "\
@@ -50,11 +51,13 @@ pub(crate) struct ClientArgs {
     #[arg(short, long, value_name = "ADDR", conflicts_with = "both")]
     bind: Option<String>,
     #[command(flatten)]
+    patience: PatienceArgs,
+    #[command(flatten)]
     both: BothArgs,
 }
 
 pub(crate) fn server(args: &ServerArgs, json: bool) -> anyhow::Result<ExitCode> {
-    super::run(&Greeting, place::server(args.server.as_deref(), args.port)?, json)
+    super::run(&Greeting { limit: None }, place::server(args.server.as_deref(), args.port)?, json)
 }
 
 pub(crate) fn client(args: &ClientArgs, json: bool) -> anyhow::Result<ExitCode> {
@@ -62,10 +65,13 @@ pub(crate) fn client(args: &ClientArgs, json: bool) -> anyhow::Result<ExitCode> 
         true => args.both.place()?,
         false => place::client(args.bind.as_deref(), &args.server, args.port)?,
     };
-    super::run(&Greeting, place, json)
+    super::run(&Greeting { limit: args.patience.limit() }, place, json)
 }
 
-struct Greeting;
+struct Greeting {
+    /// How long the client waits for the server.
+    limit: Option<Duration>,
+}
 
 impl Program for Greeting {
     fn serve(&self, _: &Manager, listener: &CmId, say: Say) -> Report {
@@ -85,7 +91,7 @@ impl Program for Greeting {
             let id = manager.create_id(PortSpace::Tcp)?;
             resolve(&id, target)?;
             let mut end = Greeter::new(id)?;
-            end.end.connect(ConnParam::default())?;
+            end.end.connect_within(ConnParam::default(), self.limit)?;
             let result = end.send().and_then(|()| end.receive());
             end.end.finish(result)
         })

@@ -1,6 +1,7 @@
 //! Where the ends run: addresses from the command line, and their devices.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, ToSocketAddrs as _};
+use std::time::Duration;
 
 use anyhow::{Context as _, bail};
 use feroce::cm::{CmId, Manager, PortSpace};
@@ -38,6 +39,23 @@ impl BothArgs {
             _ => bail!("--address: two addresses, as in --address 127.0.0.1,127.0.0.2"),
         };
         Ok((Local::at(server)?, Local::at(client)?))
+    }
+}
+
+/// Options of commands that can be a client.
+#[derive(Debug, clap::Args)]
+pub(super) struct PatienceArgs {
+    /// Give up if the server has not answered after so many seconds; without it the client tries
+    /// for about two minutes
+    #[arg(long, value_name = "SECONDS", conflicts_with = "both",
+          value_parser = clap::value_parser!(u64).range(1..=3600))]
+    timeout: Option<u64>,
+}
+
+impl PatienceArgs {
+    /// How long to wait for the server.
+    pub(super) fn limit(&self) -> Option<Duration> {
+        self.timeout.map(Duration::from_secs)
     }
 }
 

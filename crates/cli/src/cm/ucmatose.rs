@@ -11,7 +11,7 @@ use feroce::{Access, Mr, QpCap, SendOp, SendWr, WcOpcode};
 use serde_json::json;
 
 use super::end::{End, Ended, expect, resolve};
-use super::place::{EndArgs, Target};
+use super::place::{EndArgs, PatienceArgs, Target};
 use super::{Program, Report, Say};
 use crate::size;
 
@@ -28,6 +28,8 @@ Examples:
 pub(crate) struct Args {
     #[command(flatten)]
     end: EndArgs,
+    #[command(flatten)]
+    patience: PatienceArgs,
     /// Form of addresses: name, ip or ipv6
     #[arg(short, long, default_value = "name", value_parser = ["name", "ip", "ipv6"])]
     format: String,
@@ -167,7 +169,11 @@ impl Args {
             node.end.ask(ConnParam { retry_count: 5, ..one })?;
             nodes.push(node);
         }
-        wait_connected(nodes, tally)
+        for node in &mut nodes {
+            node.end.wait_answer(self.patience.limit())?;
+            tally.connections += 1;
+        }
+        Ok(nodes)
     }
 
     fn migrate(&self, manager: &Manager, nodes: &mut [Node], say: Say) -> anyhow::Result<()> {

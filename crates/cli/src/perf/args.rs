@@ -64,7 +64,8 @@ pub(crate) struct Args {
     #[arg(short = 'A', long, value_enum, default_value = "fetch-add")]
     atomic: AtomicKind,
     /// Send messages of at most this many bytes inline.
-    #[arg(short = 'I', long, default_value_t = 0)]
+    #[arg(short = 'I', long, default_value_t = 0,
+          value_parser = |text: &str| size::parse(text, &(0..=u32::MAX)))]
     inline: u32,
     /// Sleep until completions come instead of polling.
     #[arg(short, long)]
@@ -79,7 +80,7 @@ pub(crate) struct Args {
     #[arg(long, value_enum, default_value = "shareable")]
     memory: Memory,
     /// Path MTU: 256, 512, 1024, 2048 or 4096 [default: what both ports take].
-    #[arg(short, long)]
+    #[arg(short, long, value_parser = |text: &str| size::parse(text, &(256..=4096_u32)))]
     mtu: Option<u32>,
     /// Index of the address of the device to use.
     #[arg(short, long, visible_short_alias = 'x', visible_alias = "gid-idx")]

@@ -125,7 +125,7 @@ struct MtuArgs {
 }
 
 fn parse_mtu(text: &str) -> Result<Pmtu, String> {
-    let bytes = text.parse().ok().and_then(Pmtu::from_bytes);
+    let bytes = size::parse(text, &(256..=4096)).ok().and_then(Pmtu::from_bytes);
     bytes.ok_or_else(|| "one of 256, 512, 1024, 2048, 4096".to_owned())
 }
 
@@ -142,9 +142,9 @@ struct CommonArgs {
     /// Device, or its interface [default: the one that leads to HOST; for a server, the one that
     /// the client reaches]
     #[arg(short = 'd', long = "ib-dev", visible_alias = "device", value_name = "DEV")]
-    device: Option<String>,
-    /// Device by its address; twice with --both, for the server and for the client
-    #[arg(long, value_name = "IP", conflicts_with = "device")]
+    device: Vec<String>,
+    /// Device by its address; two with --both, for the server and for the client
+    #[arg(long, value_name = "IP", value_delimiter = ',', conflicts_with = "device")]
     address: Vec<IpAddr>,
     /// Port of the device; every device has one, number 1
     #[arg(short = 'i', long, value_name = "PORT", default_value_t = 1,
@@ -245,6 +245,10 @@ impl CommonArgs {
     fn request(&self, kind: Kind) -> anyhow::Result<Request> {
         let most = if self.both { 2 } else { 1 };
         ensure!(self.address.len() <= most, "--address goes with one end, two with --both");
+        ensure!(
+            self.device.len() <= 1,
+            "-d names one device; with --both, --address IP,IP chooses those of server and client"
+        );
         let plan = Plan {
             kind,
             size: self.size.unwrap_or_else(|| kind.default_size()),
@@ -259,7 +263,7 @@ impl CommonArgs {
             patience: (self.timeout > 0).then(|| Duration::from_secs(self.timeout)),
         };
         let choice = Choice {
-            device: self.device.clone(),
+            device: self.device.first().cloned(),
             address: self.address.first().copied(),
             gid_index: self.gid_idx,
         };

@@ -123,8 +123,9 @@ pub(super) fn accept(listener: &TcpListener) -> anyhow::Result<Channel> {
 pub(super) fn connect(host: &str, port: u16) -> anyhow::Result<Channel> {
     let addresses =
         (host, port).to_socket_addrs().with_context(|| format!("cannot find the host {host:?}"))?;
-    let mut last = io::Error::from(ErrorKind::NotFound);
+    let (mut last, mut is_local) = (io::Error::from(ErrorKind::NotFound), false);
     for address in addresses {
+        is_local = address.ip().is_loopback();
         match TcpStream::connect_timeout(&address, PATIENCE) {
             Ok(stream) => return Channel::new(stream),
             Err(e) => last = e,
@@ -132,6 +133,9 @@ pub(super) fn connect(host: &str, port: u16) -> anyhow::Result<Channel> {
     }
     let hint = match last.kind() {
         ErrorKind::ConnectionRefused => ": no program listens there; start the server first",
+        ErrorKind::TimedOut if is_local => {
+            ": is the loopback interface up? `ip link set lo up` does that"
+        }
         _ => "",
     };
     Err(anyhow::Error::new(last).context(format!("cannot reach {host} port {port}{hint}")))

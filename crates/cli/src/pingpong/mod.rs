@@ -110,9 +110,10 @@ fn run_both(request: &Request, json: bool) -> anyhow::Result<ExitCode> {
         let end = meet_client(plan, &request.choice, Some(places.0.clone()), &listener, show)?;
         end.exchange(&stop)
     };
+    // Before the server waits for it: the server's wait has no end.
+    let channel = exchange::connect("127.0.0.1", port)?;
     let call = || {
         let show = if json { Show::Nothing } else { Show::Both };
-        let channel = exchange::connect("127.0.0.1", port)?;
         let end = meet_server(plan, &request.choice, Some(places.1.clone()), channel, show)?;
         end.exchange(&stop)
     };

@@ -50,7 +50,7 @@ pub(crate) struct BenchArgs {
     #[arg(short, long, value_parser = |text: &str| size::parse(text, &(0..=1_usize << 20)))]
     size: Option<usize>,
     /// Calls to measure, of each kind [default: as many as go in half a second].
-    #[arg(short = 'n', long, conflicts_with = "duration",
+    #[arg(short = 'n', long, visible_alias = "iters", conflicts_with = "duration",
           value_parser = clap::value_parser!(u64).range(1..))]
     iterations: Option<u64>,
     /// Seconds to measure each kind of call.

@@ -6,7 +6,7 @@ use feroce_cm::rdma::{ConnParam, EventKind};
 
 use super::backend_event::{BackendEvent, UdParam};
 use super::channel::EventChannel;
-use super::id::CmId;
+use super::id::{CmId, shown};
 use crate::backend::either;
 
 /// An event of an id.
@@ -37,20 +37,30 @@ impl<I: Into<CmId>> From<BackendEvent<I>> for Event {
     }
 }
 
+impl Event {
+    /// The event, which the caller gets, in the log too.
+    fn told(event: impl Into<Self>) -> Self {
+        let event = event.into();
+        let (kind, status, peer) = (event.kind, event.status, shown(event.id.peer_addr()));
+        tracing::debug!("connection manager: {kind:?}, status {status}, peer {peer}");
+        event
+    }
+}
+
 impl EventChannel {
     /// The next event, if there is one.
     pub fn try_event(&self) -> Option<Event> {
-        either!(&self.side, channel => channel.try_event().map(Event::from))
+        either!(&self.side, channel => channel.try_event().map(Event::told))
     }
 
     /// Waits for the next event, at most `timeout_ms`; for ever if `None`.
     #[doc(alias = "rdma_get_cm_event")]
     pub fn wait_event(&self, timeout_ms: Option<u16>) -> io::Result<Option<Event>> {
-        either!(&self.side, channel => Ok(channel.wait_event(timeout_ms)?.map(Event::from)))
+        either!(&self.side, channel => Ok(channel.wait_event(timeout_ms)?.map(Event::told)))
     }
 
     /// Resolves with the next event. Runtime-agnostic: a thread of this crate wakes the task.
     pub async fn event(&self) -> Event {
-        either!(&self.side, channel => channel.event().await.into())
+        either!(&self.side, channel => Event::told(channel.event().await))
     }
 }

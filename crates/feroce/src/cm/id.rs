@@ -170,7 +170,9 @@ impl CmId {
     /// large default. Events: connect requests.
     #[doc(alias = "rdma_listen")]
     pub fn listen(&self, backlog: u32) -> Result<(), Error> {
-        either!(&self.side, id => id.listen(backlog))
+        either!(&self.side, id => id.listen(backlog))?;
+        tracing::debug!("listening at {}", shown(self.local_addr()));
+        Ok(())
     }
 
     /// Moves the id to another channel: events that wait, and all later ones, go there.
@@ -219,6 +221,7 @@ impl CmId {
     /// taking it brings the queue pair up.
     #[doc(alias = "rdma_connect")]
     pub fn connect(&self, param: &ConnParam) -> Result<(), Error> {
+        tracing::debug!("connecting to {}", shown(self.peer_addr()));
         either!(&self.side, id => Ok(id.connect(param)?))
     }
 
@@ -286,4 +289,9 @@ impl CmId {
     pub fn leave_multicast(&self, group: IpAddr) -> Result<(), Error> {
         either!(&self.side, id => Ok(id.leave_multicast(group)?))
     }
+}
+
+/// An address of an id, for people.
+pub(super) fn shown(address: Option<SocketAddr>) -> String {
+    address.map_or_else(|| "no address".to_owned(), |address| address.to_string())
 }

@@ -33,6 +33,22 @@ pub(super) fn capture(value: &str) -> Result<PathBuf, Wrong> {
     }
 }
 
+/// A number of bytes, with K, M or G for powers of 1024.
+pub(super) fn bytes<T: TryFrom<u64>>(value: &str) -> Result<T, Wrong> {
+    let value = value.replace('_', "");
+    let digits = value.trim_end_matches(|c: char| !c.is_ascii_digit());
+    let unit = match value[digits.len()..].to_ascii_lowercase().as_str() {
+        "" => Some(1),
+        "k" | "kib" => Some(1 << 10),
+        "m" | "mib" => Some(1 << 20),
+        "g" | "gib" => Some(1 << 30),
+        _ => None,
+    };
+    let number = digits.parse::<u64>().ok().zip(unit);
+    let bytes = number.and_then(|(number, unit)| number.checked_mul(unit)?.try_into().ok());
+    bytes.ok_or_else(|| "expected a number of bytes, such as 262144, 256K or 8M".into())
+}
+
 pub(super) fn lint(value: &str) -> Result<Lint, Wrong> {
     match (value, switch(value)) {
         ("error", _) => Ok(Lint::Error),
@@ -67,6 +83,17 @@ pub(super) fn portd(value: &str) -> Result<Option<Vec<u32>>, Wrong> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn sizes_may_have_a_suffix() {
+        assert_eq!(bytes("262_144"), Ok(262_144_u32));
+        assert_eq!(bytes("256K"), Ok(262_144_u32));
+        assert_eq!(bytes("8MiB"), Ok(8_usize << 20));
+        assert_eq!(bytes("3g"), Ok(3_u64 << 30));
+        for wrong in ["", "K", "-1", "1T", "1 K", "4g", "99999999999999999999"] {
+            assert!(bytes::<u32>(wrong).is_err(), "{wrong}");
+        }
+    }
 
     #[test]
     fn users_are_numbers() {

@@ -6,6 +6,7 @@ use feroce_engine::{AddrVec, QpAttr, QpInitAttr, QpState, QpType};
 use feroce_mem::Access;
 use feroce_train::GidEntry;
 use feroce_wire::{Gid, Psn, Qkey, Qpn};
+use tracing::level_filters::LevelFilter;
 
 use super::Endpoint;
 use crate::backend::{QpSide, QueueSides, either};
@@ -194,7 +195,9 @@ impl QpHandle {
     #[doc(alias = "ibv_modify_qp")]
     pub fn modify(&self, attr: &QpAttr) -> Result<(), ModifyQpError> {
         let qpn = self.inner.qpn;
-        either!(self.side(), qp => qp.modify(attr))?;
+        let changed = either!(self.side(), qp => qp.modify(attr));
+        tell(qpn, attr, &changed);
+        changed?;
         if attr.state == Some(QpState::Reset) {
             self.send_cq().forget(qpn);
             self.recv_cq().forget(qpn);
@@ -230,5 +233,21 @@ impl QpHandle {
     #[doc(alias = "ibv_destroy_qp")]
     pub fn destroy(&self) -> Result<(), Error> {
         self.inner.destroy()
+    }
+}
+
+/// Logs what a modification asked for, and what became of it.
+fn tell(qpn: Qpn, attr: &QpAttr, changed: &Result<(), ModifyQpError>) {
+    if tracing::Level::DEBUG > LevelFilter::current() {
+        return;
+    }
+    let state = attr.state.map_or_else(|| "same state".to_owned(), |state| format!("{state:?}"));
+    let peer = match (attr.dest_qpn, attr.av) {
+        (Some(dest), Some(av)) => format!(", peer QP {dest} at {}", av.dgid.to_ip()),
+        _ => String::new(),
+    };
+    match changed {
+        Ok(()) => tracing::debug!("QP {qpn}: {state}{peer}"),
+        Err(e) => tracing::debug!("QP {qpn}: {state}{peer}: refused: {e}"),
     }
 }

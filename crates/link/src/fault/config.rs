@@ -274,6 +274,8 @@ type Units = &'static [(&'static str, u32)];
 
 const TIMES: Units = &[("ns", 0), ("us", 3), ("ms", 6), ("s", 9)];
 const RATES: Units = &[("bit", 0), ("kbit", 3), ("Mbit", 6), ("Gbit", 9), ("Tbit", 12)];
+/// As scenarios of `feroce sim` write rates.
+const SHORT_RATES: Units = &[("k", 3), ("M", 6), ("G", 9), ("T", 12)];
 
 struct Nanos(u64);
 
@@ -298,17 +300,18 @@ fn duration(text: &str) -> Result<u64, &'static str> {
 
 fn bits(text: &str) -> Result<u64, &'static str> {
     let text = text.strip_suffix("/s").unwrap_or(text);
-    with_unit(text, RATES).filter(|n| *n > 0).ok_or("expected a rate such as 10Gbit or 1.5Mbit")
+    let rate = with_unit(text, RATES).or_else(|| with_unit(text, SHORT_RATES));
+    rate.filter(|n| *n > 0).ok_or("expected a rate such as 10Gbit or 1.5M")
 }
 
 fn bytes(text: &str) -> Result<u64, &'static str> {
-    let binary = [("KiB", 10), ("MiB", 20), ("GiB", 30)];
+    let binary = [("KiB", 10), ("MiB", 20), ("GiB", 30), ("K", 10), ("M", 20), ("G", 30)];
     let found = binary.iter().find_map(|(unit, shift)| {
         let n: u64 = strip_unit(text, unit)?.parse().ok()?;
         n.checked_mul(1 << shift)
     });
     let found = found.or_else(|| with_unit(text, &[("B", 0), ("kB", 3), ("MB", 6), ("GB", 9)]));
-    found.ok_or("expected a size such as 256KiB or 1MB after the colon")
+    found.ok_or("expected a size such as 256K, 256KiB or 1MB after the colon")
 }
 
 /// A number with one of `units`.
@@ -394,6 +397,14 @@ mod tests {
     }
 
     #[test]
+    fn rates_and_sizes_have_short_units() {
+        let long = FaultConfig::parse("rate=10Gbit:256KiB").unwrap();
+        for text in ["rate=10G:256K", "rate=10g/s:262144B", "rate=10000M:256kib"] {
+            assert_eq!(FaultConfig::parse(text).as_ref(), Ok(&long), "{text}");
+        }
+    }
+
+    #[test]
     fn errors_say_what_to_write() {
         for (text, part) in [
             ("loss", "expected key=value"),
@@ -410,7 +421,7 @@ mod tests {
             ("delay=50", "such as 50us"),
             ("delay=1us~", "such as 50us"),
             ("rate=0bit", "such as 10Gbit"),
-            ("rate=1Gbit:4", "such as 256KiB"),
+            ("rate=1Gbit:4", "such as 256K"),
             ("seed=x", "whole number"),
             ("delay=1µs", "such as 50us"),
         ] {

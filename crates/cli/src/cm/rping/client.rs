@@ -1,6 +1,6 @@
 //! The client: it offers memory to the server.
 
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use anyhow::ensure;
 use feroce::cm::{ConnParam, Manager, PortSpace};
@@ -26,7 +26,7 @@ pub(super) fn call(
     resolve(&id, target)?;
     let mut client = Client::new(args, End::new(id, cap(), args.own_qp)?)?;
     let param = ConnParam { responder_resources: 1, initiator_depth: 1, ..ConnParam::default() };
-    client.end.connect_within(param, args.timeout.map(Duration::from_secs))?;
+    client.end.connect_within(param, args.patience.limit())?;
     let started = Instant::now();
     let result = client.ping(args, say, tally);
     tally.time = started.elapsed();

@@ -23,7 +23,7 @@ use feroce::cm::{CmId, Manager};
 use feroce::{Mr, QpCap, Remote, Rkey};
 use serde_json::{Value, json};
 
-use super::place::{self, BothArgs, Place, Target};
+use super::place::{self, BothArgs, PatienceArgs, Place, Target};
 use super::{Program, Report, Say};
 use crate::size;
 
@@ -69,11 +69,8 @@ pub(crate) struct Args {
     /// Number of pings; 0 means until interrupted
     #[arg(short = 'C', long, default_value_t = 0)]
     count: u32,
-    /// Give up if the server has not answered after so many seconds; without it the client tries
-    /// for about two minutes
-    #[arg(long, value_name = "SECONDS", conflicts_with_all = ["server", "both"],
-          value_parser = clap::value_parser!(u64).range(1..=3600))]
-    timeout: Option<u64>,
+    #[command(flatten)]
+    patience: PatienceArgs,
     /// Print the text of every ping
     #[arg(short, long)]
     verbose: bool,
