@@ -1,9 +1,10 @@
-//! `feroce decode`: shows the packets of a capture file.
+//! `feroce decode`: shows the packets of capture files.
 
 mod analysis;
 mod capture;
 mod dissect;
 mod mad;
+mod merge;
 mod table;
 mod tcp;
 mod view;
@@ -13,15 +14,16 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use anyhow::Context as _;
+use anyhow::{Context as _, bail};
 use serde_json::json;
 
 use crate::ladder::{Ladder, Rung, Side};
 use crate::style::{Ink, Style, columns};
 use crate::words;
 use analysis::Analysis;
-use capture::{End, Record};
+use capture::End;
 use dissect::{IcrcState, NotRoce};
+use merge::{Merged, Packet, Source};
 use table::Table;
 use tcp::Flows;
 pub(crate) use view::Iwarp as IwarpView;
@@ -39,8 +41,10 @@ mod tests;
 /// file is damaged.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// The capture; `-` is standard input.
-    file: PathBuf,
+    /// The capture; `-` is standard input. Several, such as those of both ends of a connection,
+    /// are put together by time, and a packet that several have is shown once.
+    #[arg(value_name = "FILE", required = true)]
+    files: Vec<PathBuf>,
     /// Draw a ladder diagram instead of a table.
     #[arg(long)]
     ladder: bool,
@@ -131,43 +135,61 @@ impl Counts {
 
 /// Runs the command.
 pub(crate) fn run(args: &Args, json: bool) -> anyhow::Result<ExitCode> {
-    let opened: io::Result<Box<dyn Read + Send>> = match args.file.as_os_str() == "-" {
-        true => Ok(Box::new(io::stdin())),
-        false => std::fs::File::open(&args.file).map(|file| Box::new(file) as _),
-    };
-    let file = match opened {
-        Ok(file) => file,
-        Err(e) => {
-            eprintln!("feroce: cannot open the capture {}: {e}", args.file.display());
-            return Ok(ExitCode::from(2));
-        }
-    };
-    let style = Style::for_stdout(args.ascii);
-    let mut printer = Printer::new(args, json, style);
-    let mut failure = None;
-    let mut first_ns = None;
-    let end = capture::read(file, |record| {
-        let first = *first_ns.get_or_insert_with(|| record.time_ns.unwrap_or(0));
-        match printer.record(&record, first) {
-            Ok(()) => true,
+    let mut opened = Vec::new();
+    for path in &args.files {
+        match open(path) {
+            Ok(file) => opened.push(file),
             Err(e) => {
-                failure = Some(e);
-                false
+                eprintln!("feroce: cannot open the capture {}: {e}", path.display());
+                return Ok(ExitCode::from(2));
             }
         }
-    });
-    let result = failure.map_or_else(|| printer.finish(&end), Err);
+    }
+    if opened.len() > merge::MOST {
+        bail!("more than {} captures at once", merge::MOST);
+    }
+    let style = Style::for_stdout(args.ascii);
+    let mut printer = Printer::new(args, json, style);
+    let ends = match <[_; 1]>::try_from(opened) {
+        Ok([file]) => printer.one(file),
+        Err(opened) => printer.several(opened),
+    };
+    let result = ends.and_then(|ends| printer.finish(&ends).map(|()| ends));
     match result {
         // The reader of standard output (`head`, for example) has closed the pipe: not an error.
         Err(e) if e.kind() == io::ErrorKind::BrokenPipe => Ok(ExitCode::SUCCESS),
         Err(e) => Err(e.into()),
-        Ok(()) => {
+        Ok(ends) => {
             let counts = printer.counts;
             let wrong = counts.bad_icrc + counts.broken + counts.bad_iwarp;
-            let is_good = wrong == 0 && end == End::Complete;
+            let is_good = wrong == 0 && ends.iter().all(|end| *end == End::Complete);
             Ok(ExitCode::from(u8::from(!is_good)))
         }
     }
+}
+
+/// A capture, while it is read.
+type Opened = Box<dyn Read + Send>;
+
+fn open(path: &Path) -> io::Result<Opened> {
+    match path.as_os_str() == "-" {
+        true => Ok(Box::new(io::stdin())),
+        false => Ok(Box::new(std::fs::File::open(path)?)),
+    }
+}
+
+/// What to call captures: by the names of the files, if those differ, else by their paths.
+fn names(paths: &[PathBuf]) -> Vec<String> {
+    let full = |path: &PathBuf| match path.as_os_str() == "-" {
+        true => "standard input".to_owned(),
+        false => path.display().to_string(),
+    };
+    let short = |path: &PathBuf| path.file_name().map(|name| name.display().to_string());
+    let is_alone = |path: &PathBuf| {
+        paths.len() > 1 && paths.iter().filter(|other| short(other) == short(path)).count() == 1
+    };
+    let name = |path: &PathBuf| short(path).filter(|_| is_alone(path) && path.as_os_str() != "-");
+    paths.iter().map(|path| name(path).unwrap_or_else(|| full(path))).collect()
 }
 
 /// The messages of iWARP in a capture, connection by connection in the order of their beginnings.
@@ -213,6 +235,8 @@ struct Printer<'a> {
     flows: Flows,
     /// Connections of iWARP that an end has refused or broken off, up to [`MOST_ENDS`].
     iwarp_ends: Vec<String>,
+    /// The captures, if there are several.
+    merged: Option<Merged>,
 }
 
 /// The form of the output.
@@ -241,18 +265,71 @@ impl<'a> Printer<'a> {
             analysis,
             flows: Flows::default(),
             iwarp_ends: Vec::new(),
+            merged: None,
         }
     }
 
-    /// Prints the packets of a record.
-    fn record(&mut self, record: &Record<'_>, first_ns: u64) -> io::Result<()> {
-        let mut views = View::all(record, &mut self.flows, self.counts.packets + 1, first_ns);
+    /// Prints the packets of a capture while it is read.
+    fn one(&mut self, file: Opened) -> io::Result<Vec<End>> {
+        let (mut failure, mut first_ns) = (None, None);
+        let end = capture::read(file, |record| {
+            let first = *first_ns.get_or_insert_with(|| record.time_ns.unwrap_or(0));
+            let views = View::all(&record, &mut self.flows, self.counts.packets + 1, first);
+            failure = self.packets(views, &[]).err();
+            failure.is_none()
+        });
+        failure.map_or_else(|| Ok(vec![end]), Err)
+    }
+
+    /// Prints the packets of several captures in the order of time.
+    fn several(&mut self, files: Vec<Opened>) -> io::Result<Vec<End>> {
+        let sources = names(&self.args.files).into_iter().zip(files);
+        let sources = sources.map(|(name, file)| Source::read(name, file)).collect();
+        let mut merged = Merged::new(sources);
+        let mut first_ns = None;
+        let names: Vec<String> = merged.sources.iter().map(|source| source.name.clone()).collect();
+        merged.each(|record, packets, of| {
+            let first = *first_ns.get_or_insert_with(|| record.time_ns.unwrap_or(0));
+            let number = self.counts.packets + 1;
+            let views = View::all(&record, &mut self.flows, number, first);
+            // A segment of TCP is one packet, with any number of messages.
+            let is_one = of == 1;
+            let is_own = |nth: usize| is_one || packets.iter().any(|packet| packet.nth == nth);
+            let own = views.into_iter().enumerate().filter(|(nth, _)| is_own(*nth));
+            for (at, (_, mut view)) in own.enumerate() {
+                let packet = packets[if is_one { 0 } else { at }];
+                if !is_one {
+                    view.renumber(number + at as u64);
+                }
+                self.merged_packet(view, packet, &names)?;
+            }
+            Ok(number)
+        })?;
+        let ends = merged.sources.iter().map(|source| source.end.clone()).collect();
+        self.merged = Some(merged);
+        Ok(ends)
+    }
+
+    /// Prints a packet that the captures of these names have in part or all.
+    fn merged_packet(&mut self, view: View, packet: Packet, names: &[String]) -> io::Result<()> {
+        let mut view = view.marked(packet.mark);
+        let has = |&(at, _): &(usize, &String)| packet.files >> at & 1 == 1;
+        let files = names.iter().enumerate().filter(has).map(|(_, name)| name.as_str());
+        let files: Vec<&str> = files.collect();
+        if files.len() < names.len() {
+            view.found_in(&files);
+        }
+        self.packets(vec![view], &files)
+    }
+
+    /// Prints packets, which these files have if there are several.
+    fn packets(&mut self, mut views: Vec<View>, files: &[&str]) -> io::Result<()> {
         views.iter_mut().for_each(|view| analyse(&mut self.analysis, view));
-        views.iter().try_for_each(|view| self.packet(view))
+        views.iter().try_for_each(|view| self.packet(view, files))
     }
 
     /// Counts a packet, and prints it if it passes the filters.
-    fn packet(&mut self, view: &View) -> io::Result<()> {
+    fn packet(&mut self, view: &View, files: &[&str]) -> io::Result<()> {
         self.counts.add(view);
         if let View::Iwarp(iwarp) = view
             && iwarp.ink() == Ink::Bad
@@ -266,7 +343,13 @@ impl<'a> Printer<'a> {
         }
         self.counts.shown += 1;
         match &mut self.form {
-            Form::Json => writeln!(self.out, "{}", view.json()),
+            Form::Json => {
+                let mut object = view.json();
+                if !files.is_empty() {
+                    object["files"] = json!(files);
+                }
+                writeln!(self.out, "{object}")
+            }
             Form::Table(table) => {
                 let lines = table.push(view);
                 print(&mut self.out, self.style, &lines)
@@ -300,7 +383,9 @@ impl<'a> Printer<'a> {
     }
 
     fn findings(&self) -> Vec<String> {
-        self.analysis.findings().into_iter().chain(self.iwarp_ends.iter().cloned()).collect()
+        let missing = self.merged.iter().flat_map(Merged::missing);
+        let ends = self.iwarp_ends.iter().cloned();
+        self.analysis.findings().into_iter().chain(missing).chain(ends).collect()
     }
 
     fn wants(&self, view: &View) -> bool {
@@ -324,21 +409,33 @@ impl<'a> Printer<'a> {
     }
 
     /// Prints the remaining lines, and the summary.
-    fn finish(&mut self, end: &End) -> io::Result<()> {
-        let damage = match end {
-            End::Damaged(why) => Some(why.as_str()),
+    fn finish(&mut self, ends: &[End]) -> io::Result<()> {
+        let damaged = names(&self.args.files).into_iter().zip(ends);
+        let damaged = damaged.filter_map(|(file, end)| match end {
+            End::Damaged(why) => Some((file, why.as_str())),
             End::Complete | End::Stopped => None,
-        };
+        });
+        let damaged: Vec<(String, &str)> = damaged.collect();
         let counts = self.counts;
         match &mut self.form {
             Form::Json => {
-                let summary = json!({ "summary": {
+                let damage = damaged.first().map(|(_, why)| *why);
+                let sources = self.merged.iter().flat_map(|merged| &merged.sources);
+                let captures = sources.map(|source| {
+                    json!({ "file": source.name, "packets": source.packets,
+                            "clock_ahead_ns": source.ahead_ns })
+                });
+                let captures: Vec<_> = captures.collect();
+                let mut summary = json!({ "summary": {
                     "packets": counts.packets, "roce": counts.roce, "bad_icrc": counts.bad_icrc,
                     "cut": counts.cut, "ecn_marked": counts.marked, "malformed": counts.broken,
                     "shown": counts.shown,
                     "iwarp": counts.iwarp, "bad_iwarp": counts.bad_iwarp,
                     "damage": damage, "requests": self.analysis.json(),
                     "findings": self.findings() } });
+                if !captures.is_empty() {
+                    summary["summary"]["captures"] = json!(captures);
+                }
                 writeln!(self.out, "{summary}")?;
             }
             Form::Table(table) => {
@@ -347,20 +444,20 @@ impl<'a> Printer<'a> {
             }
             Form::Ladder(..) => {}
         }
-        let file = match self.args.file.as_os_str() == "-" {
-            true => "standard input".to_owned(),
-            false => self.args.file.display().to_string(),
-        };
-        let is_nothing = damage.is_some() && counts.packets == 0;
+        let is_nothing = !damaged.is_empty() && counts.packets == 0;
         if !matches!(self.form, Form::Json) && !is_nothing {
             writeln!(self.out, "{}", counts.text())?;
+            for source in self.merged.iter().flat_map(|merged| &merged.sources) {
+                writeln!(self.out, "{}", source.text())?;
+            }
             self.conclude()?;
         }
         self.out.flush()?;
-        match damage {
-            Some(why) if is_nothing => eprintln!("feroce: cannot read {file}: {why}"),
-            Some(why) => eprintln!("feroce: {file} is damaged: {why}"),
-            None => {}
+        for (file, why) in damaged {
+            match is_nothing {
+                true => eprintln!("feroce: cannot read {file}: {why}"),
+                false => eprintln!("feroce: {file} is damaged: {why}"),
+            }
         }
         Ok(())
     }

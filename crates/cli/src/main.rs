@@ -62,7 +62,9 @@ Examples:
   feroce decode demo.pcap                     a line per packet, and what they add up to
   feroce decode --ladder --qp 0x11 demo.pcap  who sent what to whom on one queue pair
   feroce decode --summary demo.pcap           who sent how much, how fast, and what went wrong
-  feroce decode --op NAK demo.pcap            only what receivers refused";
+  feroce decode --op NAK demo.pcap            only what receivers refused
+  feroce decode a.pcapng b.pcapng             the captures of both ends: what one sent, and whether
+                                              it arrived at the other";
 
 const RPC_EXAMPLES: &str = "\
 Examples:

@@ -199,3 +199,38 @@ fn standard_input_is_a_capture_too() {
     let said = String::from_utf8_lossy(&empty.stderr);
     assert_eq!(said, "feroce: cannot read standard input: it is empty\n");
 }
+
+/// The captures of both ends of a connection, as one.
+#[test]
+fn captures_of_both_ends_are_put_together() {
+    let folder = std::env::temp_dir().join(format!("feroce-decode-{}", std::process::id()));
+    std::fs::create_dir_all(&folder).expect("a folder");
+    let status = Command::new(env!("CARGO_BIN_EXE_feroce"))
+        .args("rc-pingpong --both -n 5 -s 3000 --address 127.18.60.1,127.18.60.2".split(' '))
+        .env("FEROCE_PCAP", folder.join("%d.pcapng"))
+        .output()
+        .expect("feroce runs")
+        .status;
+    assert!(status.success());
+    let ends = ["feroce@127.18.60.1.pcapng", "feroce@127.18.60.2.pcapng"];
+    let one = text(&decode(&["--json"], &folder.join(ends[0])));
+    let file = folder.join(ends[1]);
+    let both = decode(&["--json", file.to_str().expect("UTF-8")], &folder.join(ends[0]));
+    assert!(both.status.success());
+    let lines: Vec<Value> =
+        text(&both).lines().map(|line| serde_json::from_str(line).expect("JSON")).collect();
+    let (summary, packets) = lines.split_last().expect("a summary");
+    let found: Vec<&Value> = packets.iter().map(|packet| &packet["files"]).collect();
+    // What the ends exchanged is in both, the last acknowledgement perhaps in one only.
+    let is_both = |files: &&&Value| files.as_array().is_some_and(|files| files.len() == 2);
+    assert!(found.iter().filter(is_both).count() + 2 >= one.lines().count(), "{both:?}");
+    assert_eq!(summary["summary"]["captures"][0]["file"], ends[1]);
+    assert_eq!(summary["summary"]["requests"][0]["sent_again"], 0);
+    let said = text(&decode(&["--summary", file.to_str().expect("UTF-8")], &folder.join(ends[0])));
+    assert!(said.contains(&format!("{}: ", ends[0])), "{said}");
+    // A name that is wrong is named.
+    let wrong = decode(&["nowhere.pcap"], &file);
+    assert_eq!(wrong.status.code(), Some(2));
+    assert!(String::from_utf8_lossy(&wrong.stderr).contains("nowhere.pcap"));
+    std::fs::remove_dir_all(&folder).expect("it is there");
+}

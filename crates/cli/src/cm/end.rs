@@ -102,7 +102,8 @@ pub(crate) fn judge(event: &Event) -> anyhow::Result<()> {
             anyhow!("{} does not offer the service (status {})", peer(), event.status)
         }
         EventKind::Unreachable => {
-            let host = event.id.peer_addr().map_or("HOST".to_owned(), |at| at.ip().to_string());
+            let host =
+                event.id.peer_addr().map_or_else(|| "HOST".to_owned(), |at| at.ip().to_string());
             anyhow!(
                 "{} does not answer: is the machine up, and UDP port 4791 open? (`feroce doctor \
                  {host}` tries it)",

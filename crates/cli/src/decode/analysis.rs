@@ -3,9 +3,12 @@
 
 mod findings;
 mod stream;
+#[cfg(test)]
+mod tests;
 
 use std::collections::HashMap;
 
+use feroce::wire::cm::CmMessage;
 use feroce::wire::{Op, Packet, Service, Syndrome};
 use feroce::{Psn, Qpn};
 use serde_json::Value;
@@ -38,6 +41,32 @@ pub(super) struct Fact {
     pub(super) syndrome: Option<Syndrome>,
     /// It was marked by congestion on its way.
     pub(super) is_marked: bool,
+    /// What it opens, if it is a message of the connection manager.
+    pub(super) opens: Option<Opening>,
+}
+
+/// One end of a connection, as the message of the connection manager says that asks for it or
+/// accepts it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Opening {
+    /// The sender's queue pair.
+    qp: Qpn,
+    /// The number that the peer begins with.
+    psn: Psn,
+    /// Tells a message from those of other connections, and not from itself when it is sent again.
+    transaction: u64,
+}
+
+impl Opening {
+    fn parse(payload: &[u8]) -> Option<Self> {
+        let (transaction, message) = CmMessage::parse(payload).ok()?;
+        let (qp, psn) = match message {
+            CmMessage::Req(req) => (req.qpn, req.psn),
+            CmMessage::Rep(rep) => (rep.qpn, rep.psn),
+            _ => return None,
+        };
+        Some(Self { qp, psn, transaction })
+    }
 }
 
 impl Fact {
@@ -51,6 +80,7 @@ impl Fact {
         let bth = &packet.bth;
         let (service, op) = bth.opcode.decode()?;
         let is_read = op == Op::ReadRequest;
+        let is_cm = bth.dest_qp == Qpn::QP1;
         Some(Self {
             number,
             time_ns,
@@ -65,6 +95,7 @@ impl Fact {
             reads: packet.exts.reth.filter(|_| is_read).map(|reth| reth.len),
             syndrome: packet.exts.aeth.map(|aeth| aeth.syndrome),
             is_marked: false,
+            opens: if is_cm { Opening::parse(packet.payload) } else { None },
         })
     }
 }
@@ -80,6 +111,8 @@ pub(super) struct Analysis {
     by_route: HashMap<Route, usize>,
     /// The stream that the answers on a route belong to. No header says so: the numbers do.
     by_answers: HashMap<Route, usize>,
+    /// How the connection manager opened the way to a queue pair, the last time.
+    openings: HashMap<Route, Opening>,
     /// Packets of streams beyond the limit.
     beyond: u64,
 }
@@ -89,6 +122,7 @@ impl Analysis {
     pub(super) fn note(&mut self, fact: &Fact) -> Option<String> {
         // Datagrams of management have numbers that mean nothing.
         if fact.qp == Qpn::QP1 {
+            self.open(fact);
             return None;
         }
         if fact.service == Service::Cnp || fact.op.is_response() {
@@ -97,9 +131,34 @@ impl Analysis {
         self.requests(fact).and_then(|stream| stream.request(fact))
     }
 
+    /// A message of the connection manager: what its receiver sends to the queue pair that it names
+    /// begins anew, with numbers that may have been used before.
+    fn open(&mut self, fact: &Fact) {
+        let Some(opening) = fact.opens else { return };
+        let route = (fact.to, fact.from, opening.qp);
+        let is_known = self.openings.contains_key(&route);
+        if !is_known && self.openings.len() >= MAX_STREAMS {
+            return;
+        }
+        if self.openings.insert(route, opening) != Some(opening) {
+            self.forget(route);
+        }
+    }
+
+    /// Ends a stream: what comes on its route is of another connection.
+    fn forget(&mut self, route: Route) {
+        if let Some(ended) = self.by_route.remove(&route) {
+            self.by_answers.retain(|_, at| *at != ended);
+        }
+    }
+
     fn requests(&mut self, fact: &Fact) -> Option<&mut Stream> {
         let next = self.streams.len();
         let route = (fact.from, fact.to, fact.qp);
+        let known = self.by_route.get(&route).and_then(|&at| self.streams.get(at));
+        if known.is_some_and(|stream| stream.is_over(fact)) {
+            self.forget(route);
+        }
         let at = match self.by_route.get(&route) {
             Some(&at) => at,
             None if next == MAX_STREAMS => {
@@ -108,7 +167,9 @@ impl Analysis {
             }
             None => {
                 self.by_route.insert(route, next);
-                self.streams.push(Stream::new(fact));
+                let is_before = |stream: &&Stream| (stream.from, stream.to, stream.qp) == route;
+                let before = self.streams.iter().filter(is_before).count();
+                self.streams.push(Stream::new(fact, before + 1));
                 next
             }
         };

@@ -58,6 +58,13 @@ impl<'a> Segment<'a> {
     }
 }
 
+impl Segment<'_> {
+    /// What tells it from other segments.
+    pub(crate) fn identity(&self) -> (SocketAddr, SocketAddr, u32, u8, usize) {
+        (self.src, self.dst, self.seq, self.flags, self.payload.len())
+    }
+}
+
 /// What a segment holds.
 #[derive(Debug)]
 pub(crate) enum Found {

@@ -282,3 +282,77 @@ fn captures_of_iwarp() {
     assert!(files > 80 && messages > 1000, "{files} files, {messages} messages");
     assert_eq!(wrong, ["crafted_crcbad", "crafted_short"]);
 }
+
+/// A capture of these frames, as if read from a file.
+fn source(name: &str, frames: &[(u64, Vec<u8>)]) -> Source {
+    let file = Order { is_big: false }.pcap(true, frames);
+    Source::read(name.to_owned(), io::Cursor::new(file))
+}
+
+/// Puts captures together: how many packets there are, and each of them with the files that have it.
+fn merged(sources: Vec<Source>) -> (Merged, Vec<u64>) {
+    let (mut merged, mut files, mut number) = (Merged::new(sources), Vec::new(), 1);
+    let each = |_: capture::Record<'_>, packets: &[Packet], _| {
+        files.extend(packets.iter().map(|packet| packet.files));
+        number += packets.len() as u64;
+        Ok(number - packets.len() as u64)
+    };
+    merged.each(each).expect("nothing fails");
+    (merged, files)
+}
+
+/// The frames of a golden capture, and those of the other end: each arrives 20 us later.
+fn both_ends(name: &str) -> [Vec<(u64, Vec<u8>)>; 2] {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../wire/tests/captures").join(name);
+    let here = frames(&fs::read(path).expect("file"));
+    let sender = here[0].1[26..30].to_vec();
+    let later = |(at, frame): &(u64, Vec<u8>)| match frame[26..30] == sender {
+        true => (at + 20, frame.clone()),
+        false => (at - 20, frame.clone()),
+    };
+    let there = here.iter().map(later).collect();
+    [here, there]
+}
+
+#[test]
+fn captures_of_both_ends_have_each_packet_once() {
+    // The second one has retransmissions, which have the bytes of what they repeat.
+    for name in ["rc_pingpong.pcap", "loss_req_last.pcap", "rping.pcap"] {
+        let [here, mut there] = both_ends(name);
+        let (all, files) = merged(vec![source("a", &here), source("b", &there)]);
+        assert_eq!(files, vec![0b11; here.len()], "{name}");
+        assert_eq!((all.sources[1].ahead_ns, all.missing()), (0, vec![]), "{name}");
+        // A frame is lost on its way.
+        there.remove(2);
+        let (all, files) = merged(vec![source("a", &here), source("b", &there)]);
+        assert_eq!(files.iter().filter(|files| **files == 0b01).count(), 1, "{name}");
+        assert_eq!(files.len(), here.len(), "{name}");
+        let missing = all.missing();
+        assert!(missing[0].contains("1 packet is in a and not in b"), "{name}: {missing:?}");
+        assert_eq!(missing.len(), 1, "{name}: {missing:?}");
+    }
+}
+
+#[test]
+fn clocks_of_captures_may_differ() {
+    for seconds in [-3, 5] {
+        let [here, there] = both_ends("rc_pingpong.pcap");
+        let shifted = |(at, frame): &(u64, Vec<u8>)| {
+            (at.saturating_add_signed(seconds * 1_000_000), frame.clone())
+        };
+        let there: Vec<_> = there.iter().map(shifted).collect();
+        let (all, files) = merged(vec![source("a", &here), source("b", &there)]);
+        assert_eq!(files, vec![0b11; here.len()]);
+        assert_eq!(all.sources[1].ahead_ns, seconds * 1_000_000_000);
+        assert!(all.sources[1].text().contains("its clock is "), "{}", all.sources[1].text());
+    }
+}
+
+#[test]
+fn captures_of_different_traffic_are_put_in_order() {
+    let [here, _] = both_ends("rc_pingpong.pcap");
+    let odd = |odd: usize| here.iter().skip(odd).step_by(2).cloned().collect::<Vec<_>>();
+    let (all, files) = merged(vec![source("a", &odd(0)), source("b", &odd(1))]);
+    let expected: Vec<u64> = (0..here.len()).map(|at| 1 << (at % 2)).collect();
+    assert_eq!((files, all.missing()), (expected, vec![]));
+}

@@ -117,7 +117,7 @@ impl View {
     }
 
     /// The same, if the adapter that made the capture did something to the packet.
-    fn marked(mut self, mark: Option<&'static str>) -> Self {
+    pub(super) fn marked(mut self, mark: Option<&'static str>) -> Self {
         if let (Self::Roce(roce), Some(mark)) = (&mut self, mark) {
             roce.details.insert(0, mark.to_owned());
             roce.json.insert("fault".to_owned(), mark.into());
@@ -128,6 +128,32 @@ impl View {
             }
         }
         self
+    }
+
+    /// Gives it another number.
+    pub(super) fn renumber(&mut self, number: u64) {
+        match self {
+            Self::Roce(roce) => {
+                roce.number = number;
+                roce.json.insert("packet".to_owned(), number.into());
+                if let Some(fact) = &mut roce.fact {
+                    fact.number = number;
+                }
+            }
+            Self::Iwarp(iwarp) => iwarp.number = number,
+            Self::Other { number: known, .. } => *known = number,
+        }
+    }
+
+    /// Says which of several captures have it.
+    pub(super) fn found_in(&mut self, files: &[&str]) {
+        let text = format!("in {}", files.join(" and "));
+        match self {
+            Self::Roce(roce) => roce.details.push(text),
+            Self::Iwarp(iwarp) => iwarp.message.notes.push(text),
+            Self::Other { why: NotRoce::Other(what), .. } => *what = format!("{what}, {text}"),
+            Self::Other { why: NotRoce::Broken(_), .. } => {}
+        }
     }
 
     /// All fields, as JSON.

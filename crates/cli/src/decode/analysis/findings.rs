@@ -70,7 +70,11 @@ pub(super) fn of(stream: &Stream) -> Vec<String> {
 }
 
 fn name(stream: &Stream) -> String {
-    format!("{} → {} QP {}", stream.from, stream.to, words::qpn(stream.qp.get()))
+    let which = match stream.connection {
+        1 => String::new(),
+        nth => format!(" (connection {nth})"),
+    };
+    format!("{} → {} QP {}{which}", stream.from, stream.to, words::qpn(stream.qp.get()))
 }
 
 fn counted(count: u64, what: &str) -> String {
@@ -136,6 +140,7 @@ pub(super) fn json(stream: &Stream) -> Value {
     let unanswered = stream.unanswered().map_or(0, |(count, _)| count);
     json!({
         "from": stream.from.to_string(), "to": stream.to.to_string(), "qp": stream.qp.get(),
+        "connection": stream.connection,
         "service": stream.service.name(), "packets": stream.packets, "bytes": stream.bytes,
         "gbps": gbps(stream), "answer_ns": latency, "sent_again": stream.sent_again,
         "timeouts": stream.timeouts, "sequence_naks": stream.missing_naks,

@@ -16,6 +16,16 @@ const MAX_WAITING: usize = 4096;
 /// The smallest MTU: a READ takes at most one number for each so many bytes.
 const LEAST_MTU: u32 = 256;
 
+/// Numbers that a capture may have missed; a larger step is another connection.
+const FARTHEST: u32 = 1 << 20;
+
+/// Packets may be this much earlier in the capture than they were sent.
+const REORDERED: u32 = 1024;
+
+/// Answers after which a requester that starts over is taken for a new one: all of them would have
+/// to be lost behind the capture.
+const ENOUGH_ANSWERS: u64 = 3;
+
 /// Why the requester sends something again.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Trouble {
@@ -47,6 +57,8 @@ pub(super) struct Stream {
     pub(super) from: Port,
     pub(super) to: Port,
     pub(super) qp: Qpn,
+    /// Which of the connections between these ends, from 1.
+    pub(super) connection: usize,
     pub(super) service: Service,
     /// Requests, those that were sent again included.
     pub(super) packets: u64,
@@ -54,6 +66,10 @@ pub(super) struct Stream {
     pub(super) bytes: u64,
     pub(super) first_ns: Option<u64>,
     pub(super) last_ns: Option<u64>,
+    /// The first number.
+    start: Psn,
+    /// Requests, or packets of a READ, that were answered for the first time.
+    answers: u64,
     /// The number that comes next, and how many after it a READ may have taken.
     next: Option<Psn>,
     slack: u32,
@@ -84,16 +100,19 @@ pub(super) struct Stream {
 }
 
 impl Stream {
-    pub(super) fn new(fact: &Fact) -> Self {
+    pub(super) fn new(fact: &Fact, connection: usize) -> Self {
         Self {
             from: fact.from,
             to: fact.to,
             qp: fact.qp,
+            connection,
             service: fact.service,
             packets: 0,
             bytes: 0,
             first_ns: fact.time_ns,
             last_ns: fact.time_ns,
+            start: fact.psn,
+            answers: 0,
             next: None,
             slack: 0,
             answered: None,
@@ -113,6 +132,24 @@ impl Stream {
             gaps: 0,
             refusal: None,
         }
+    }
+
+    /// Whether a request is of another connection between the same ends, though the capture has no
+    /// message of a connection manager that says so.
+    pub(super) fn is_over(&self, fact: &Fact) -> bool {
+        let (Some(next), Service::Rc | Service::Uc) = (self.next, fact.service) else {
+            return false;
+        };
+        if fact.op.is_middle() || fact.op.is_last() {
+            return false;
+        }
+        if !fact.psn.is_before(next) {
+            return fact.psn.since(next) > FARTHEST;
+        }
+        // A number that was never sent, or the first one after all requests were answered.
+        let is_older = fact.psn.is_before(self.start) && self.start.since(fact.psn) > REORDERED;
+        let is_done = self.waiting.is_empty() && self.answers >= ENOUGH_ANSWERS;
+        is_older || (fact.psn == self.start && is_done)
     }
 
     /// Whether a request with this number was sent, and has no answer yet.
@@ -226,6 +263,7 @@ impl Stream {
         if is_old {
             return Some("answered before".to_owned());
         }
+        self.answers += 1;
         self.bytes += fact.payload_len as u64;
         self.answered = Some(fact.psn.next());
         // A READ takes the numbers of its answers.
