@@ -289,7 +289,7 @@ fn source(name: &str, frames: &[(u64, Vec<u8>)]) -> Source {
     Source::read(name.to_owned(), io::Cursor::new(file))
 }
 
-/// Puts captures together: how many packets there are, and each of them with the files that have it.
+/// Puts captures together. For each packet: the files that have it, a bit each.
 fn merged(sources: Vec<Source>) -> (Merged, Vec<u64>) {
     let (mut merged, mut files, mut number) = (Merged::new(sources), Vec::new(), 1);
     let each = |_: capture::Record<'_>, packets: &[Packet], _| {
