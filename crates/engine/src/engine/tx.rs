@@ -99,6 +99,7 @@ impl Engine {
     }
 
     /// The next train to send. Trains to ourselves are delivered on the way and not shown.
+    #[inline]
     pub fn poll_transmit(&mut self, now: Instant, caps: &LinkCaps) -> Option<Train> {
         let mut next = None;
         self.poll_next(now, caps, &mut next);

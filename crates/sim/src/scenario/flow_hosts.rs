@@ -1,7 +1,6 @@
 //! Hosts that send flows: engines, and a queue pair at each end of a flow.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 
 use feroce_engine::{
     AddrVec, Config, CqId, CqPoller, CreatedQp, Data, Engine, QpAttr, QpCap, QpInitAttr, QpType,
@@ -20,7 +19,7 @@ const PIECE: u64 = 1 << 30;
 /// Entries of the completion queue: flows that may complete before the host polls.
 const CQES: u32 = 1 << 10;
 
-/// An engine with memory that all hosts share, because no byte of it is looked at.
+/// An engine with memory that does not exist, because no byte of it is looked at.
 #[derive(Debug)]
 pub(super) struct FlowHost {
     pub(super) engine: Engine,
@@ -65,14 +64,14 @@ pub(super) struct Ended {
 }
 
 impl FlowHost {
-    pub(super) fn new(gid: Gid, config: Config, memory: &Arc<Region>) -> Self {
+    pub(super) fn new(gid: Gid, config: Config) -> Self {
         let mut engine = Engine::new(config);
         engine.set_gid(0, GidEntry::roce_v2(gid));
         while engine.poll_event().is_some() {}
         let pd = engine.alloc_pd().expect("a new engine has room");
         let (cq, poller) = engine.create_cq(CQES).expect("a new engine has room");
         let access = Access::LOCAL_WRITE | Access::REMOTE_WRITE;
-        let mr = Mr::register(&mut engine, pd, memory, (0, memory.len()), None, access);
+        let mr = Mr::register(&mut engine, pd, &Region::null(), (0, PIECE as usize), None, access);
         Self { engine, gid, pd, cq, poller, mr, sending: BTreeMap::new() }
     }
 
@@ -180,9 +179,4 @@ pub(super) fn end(hosts: &mut [FlowHost], src: u32, ended: &Ended) {
 fn engine_len(bytes: u64, mtu: u64, model_payload: u64) -> u64 {
     let (full, rest) = (bytes / model_payload, bytes % model_payload);
     full * mtu + rest.min(mtu).next_multiple_of(4)
-}
-
-/// Bytes of memory that flows of so many bytes need.
-pub(super) fn memory_for(bytes: u64, mtu: Pmtu, model_payload: u64) -> u64 {
-    engine_len(bytes, mtu.bytes() as u64, model_payload).min(PIECE)
 }

@@ -1,8 +1,8 @@
 //! Packets whose payload does not exist.
 
 use feroce_mem::{Landing, Source};
-use feroce_train::{Ecn, Ext, RemotePayload, RxMeta, RxTrain, Train};
-use feroce_wire::{Bth, Ethernet, Frame, Ipv4, Net, Op, Pmtu, Psn, Qpn, Service, Udp};
+use feroce_train::{Ecn, RemotePayload, RxMeta, RxTrain, Train};
+use feroce_wire::{Bth, Ethernet, Frame, ImmDt, Ipv4, Net, Op, Pmtu, Psn, Qpn, Reth, Service, Udp};
 
 use super::WireLength;
 
@@ -37,11 +37,15 @@ impl WireLength {
     }
 }
 
+/// The longest transport headers: flows are writes, and the last packet of one may have immediate
+/// data.
+const HEADERS_LEN: usize = Bth::LEN + Reth::LEN + ImmDt::LEN;
+
 /// Transport headers of a packet, and how long its payload would be. A fabric holds many packets,
 /// so what all packets of a flow have in common is in [`Routing`].
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Body {
-    headers: [u8; Bth::LEN + Ext::MAX],
+    headers: [u8; HEADERS_LEN],
     headers_len: u8,
     /// It goes from the receiver of its flow to the sender.
     is_back: bool,
@@ -95,7 +99,7 @@ impl Body {
     /// Packet `i` of a train.
     pub(super) fn new(train: &Train, i: u32, is_back: bool, routing: &mut Routing) -> Self {
         let headers_len = Bth::LEN + train.ext(i).as_slice().len();
-        let mut headers = [0; Bth::LEN + Ext::MAX];
+        let mut headers = [0; HEADERS_LEN];
         train.emit_head(i, &mut headers);
         let body = Self {
             headers,
@@ -112,7 +116,7 @@ impl Body {
 
     /// Tells the sender of a packet which one is awaited and which is kept.
     pub(super) fn kept(flow: u32, awaited: Psn, kept: Psn) -> Self {
-        let mut headers = [0; Bth::LEN + Ext::MAX];
+        let mut headers = [0; HEADERS_LEN];
         headers[..3].copy_from_slice(&awaited.to_be_bytes());
         headers[3..6].copy_from_slice(&kept.to_be_bytes());
         let (headers_len, payload_len) = (KEPT_LEN, 0);

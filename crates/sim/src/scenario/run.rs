@@ -6,7 +6,6 @@ use feroce_engine::Config;
 use feroce_fabric::{
     Agenda, Fabric, Output, Packet, PauseEvent, PortName, Rate, Time, TopologyError,
 };
-use feroce_mem::Region;
 use feroce_train::{Hops, Instant, LinkCaps, RxMeta, Train};
 use feroce_wire::{Gid, Psn};
 
@@ -39,8 +38,6 @@ pub enum RunError {
     TooManyNodes(usize),
     /// More flows than labels.
     TooManyFlows(usize),
-    /// No memory for the longest flow.
-    Memory(u64),
 }
 
 impl fmt::Display for RunError {
@@ -51,7 +48,6 @@ impl fmt::Display for RunError {
             Self::After(i, j) => write!(f, "flow {i} waits for flow {j}, which is not before it"),
             Self::TooManyNodes(n) => write!(f, "{n} nodes; at most {MOST_NODES} have addresses"),
             Self::TooManyFlows(n) => write!(f, "{n} flows; at most {MOST_FLOWS} can be told apart"),
-            Self::Memory(bytes) => write!(f, "no memory for a flow of {bytes} bytes"),
         }
     }
 }
@@ -134,16 +130,12 @@ impl Run {
                 selective::bounded(inner, line_rate_bps.unwrap_or(1), rtt_ns);
             Selective::new(scenario.flows.len(), fabric.hosts(), rtt_ns)
         });
-        let longest = scenario.flows.iter().map(|flow| flow.bytes).max().unwrap_or(0);
-        let bytes = flow_hosts::memory_for(longest, scenario.mtu, scenario.model_payload());
-        let memory = usize::try_from(bytes.max(1)).ok().and_then(|len| Region::alloc(len).ok());
-        let memory = memory.ok_or(RunError::Memory(bytes))?;
         let gid = |node: usize| {
             Gid::from_ipv4([11 + (node >> 16) as u8, (node >> 8) as u8, node as u8, 1])
         };
         let hosts = scenario.topology.hosts().enumerate().map(|(i, node)| {
             let config = Config { seed: seed ^ (i as u64) << 32, ..scenario.engine.clone() };
-            FlowHost::new(gid(node), config, &memory)
+            FlowHost::new(gid(node), config)
         });
         let hosts: Vec<_> = hosts.collect();
         let mut agenda = Agenda::default();
@@ -265,22 +257,28 @@ impl Run {
         if self.unfinished == 0 || self.deadlock.is_some() {
             return false;
         }
-        let (fabric_at, agenda_at) = (self.fabric.next_at(), self.agenda.next_at());
-        let Some(at) = fabric_at.into_iter().chain(agenda_at).min() else { return false };
-        if at > self.scenario.stop {
-            self.now = self.scenario.stop;
-            return false;
-        }
-        self.now = at;
-        if fabric_at == Some(at) {
-            match self.fabric.poll(at) {
+        // The fabric goes on alone until a host must act. At the same time, it goes first.
+        let (stop, host_at) = (self.scenario.stop, self.agenda.next_at());
+        let until = host_at.map_or(stop, |at| at.min(stop));
+        let fabric_at = self.fabric.next_at();
+        if fabric_at.is_some_and(|at| at <= until) {
+            let output = self.fabric.poll(until);
+            self.now = self.fabric.now();
+            match output {
                 Some(Output::Delivered(packet)) => self.arrive(&packet),
                 Some(Output::Ready(host)) => self.pump(host),
                 None => {}
             }
             return true;
         }
-        let Some((_, event)) = self.agenda.pop() else { return false };
+        if host_at.is_none_or(|at| at > stop) {
+            if host_at.or(fabric_at).is_some() {
+                self.now = stop;
+            }
+            return false;
+        }
+        let Some((at, event)) = self.agenda.pop() else { return false };
+        self.now = at;
         self.events += 1;
         match event {
             Event::Timer(host) if self.timers[host as usize] == Some(at) => {
@@ -417,8 +415,10 @@ impl Run {
                 continue;
             }
             let engine = &mut self.hosts[host as usize].engine;
-            let Some(train) = engine.poll_transmit(now, &LinkCaps::SINGLE) else { break };
-            self.inject(host, &train);
+            // A train is large: it stays where it is.
+            let next = engine.poll_transmit(now, &LinkCaps::SINGLE);
+            let Some(train) = &next else { break };
+            self.inject(host, train);
             self.hosts[host as usize].engine.trains_read();
         }
         while let Some(news) = self.hosts[host as usize].poll_news() {
