@@ -140,7 +140,9 @@ impl<T, E> Wheel<T, E> {
         let mut id = core::mem::replace(&mut self.first[slot], NONE);
         while id != NONE {
             let (entry, next) = &mut self.nodes[id as usize];
-            due.extend(entry.take());
+            if let Some(entry) = entry.take() {
+                due.push(entry);
+            }
             let next = core::mem::replace(next, self.vacant);
             self.vacant = core::mem::replace(&mut id, next);
         }

@@ -316,7 +316,7 @@ impl<B> Fabric<B> {
         let Head { priority, ingress, .. } = self.packets[packet];
         let reason = if !port.is_up {
             Some(DropReason::LinkDown)
-        } else if port.paused[usize::from(priority)].is_discarding {
+        } else if port.discarding & (1 << priority) != 0 {
             Some(DropReason::Watchdog)
         } else {
             None
@@ -386,7 +386,7 @@ impl<B> Fabric<B> {
                 Some(_) => self.next_lane(id)?,
             };
             let port = &mut self.ports[id as usize];
-            let packet = port.dequeue(self.now, &self.packets, priority)?;
+            let packet = port.dequeue(self.now, &mut self.packets, priority)?;
             let Head { ingress, len, .. } = self.packets[packet];
             let share = self.packets.take_share(packet);
             port.stats.sent.add(len);
@@ -452,8 +452,11 @@ impl<B> Fabric<B> {
         let port = &mut self.ports[from as usize];
         // The frame that the event was for may have been lost with its link.
         let (_, frame) = port.in_flight.pop_front_if(|(at, _)| *at <= self.now)?;
-        if let Some(&(at, _)) = port.in_flight.front() {
+        if let Some(&(at, next)) = port.in_flight.front() {
             self.agenda.push(at, Event::Arrival(from));
+            if let Frame::Packet(next) = next {
+                self.packets.arrives_soon(next);
+            }
         }
         let (to, is_up, loss) = (port.peer, port.is_up, port.loss);
         let id = match frame {
@@ -554,7 +557,7 @@ impl<B> Fabric<B> {
     pub(crate) fn discard(&mut self, id: PortId, priorities: u16, reason: DropReason) {
         for priority in (0..=MANAGEMENT_LANE).filter(|p| priorities & (1 << p) != 0) {
             while let Some(packet) =
-                self.ports[id as usize].dequeue(self.now, &self.packets, priority)
+                self.ports[id as usize].dequeue(self.now, &mut self.packets, priority)
             {
                 let (ingress, share) = (self.packets[packet].ingress, self.packets.share(packet));
                 let len = self.drop_packet(id, packet, reason);

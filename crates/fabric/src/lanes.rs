@@ -208,7 +208,7 @@ impl<B> Fabric<B> {
             if !is_stopped || self.now.ps_since(port.paused[usize::from(vl)].since) < ps {
                 continue;
             }
-            let Some(packet) = port.dequeue(self.now, &self.packets, vl) else { continue };
+            let Some(packet) = port.dequeue(self.now, &mut self.packets, vl) else { continue };
             let (ingress, share) = (self.packets[packet].ingress, self.packets.share(packet));
             let node = port.node;
             let len = self.drop_packet(id, packet, DropReason::Lifetime);

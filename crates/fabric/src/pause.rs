@@ -52,11 +52,13 @@ impl<B> Fabric<B> {
 
     /// Tells the sender behind a port of a switch to stop, if it should and does not know.
     pub(crate) fn pause_if_needed(&mut self, node: NodeId, ingress: usize, priority: u8) {
+        let Some(buffer) = &self.buffers[node] else { return };
+        if !buffer.should_pause(ingress, usize::from(priority)) {
+            return;
+        }
         let Some(pfc) = self.config.pfc.filter(|pfc| pfc.covers(priority)) else { return };
         let id = self.ports_of[node][ingress];
-        let is_pausing = self.ports[id as usize].pausing & (1 << priority) != 0;
-        let Some(buffer) = &self.buffers[node] else { return };
-        if is_pausing || !buffer.should_pause(ingress, usize::from(priority)) {
+        if self.ports[id as usize].pausing & (1 << priority) != 0 {
             return;
         }
         self.send_pause(id, priority, true);
@@ -147,6 +149,7 @@ impl<B> Fabric<B> {
         paused.until?;
         port.stats.paused_ps += self.now.ps_since(paused.since);
         port.stopped &= !(1 << priority);
+        port.discarding &= !(1 << priority);
         let is_idle = !port.is_free_due && port.busy_until <= self.now && port.has_work();
         if is_idle {
             return self.send_next(id);
@@ -163,15 +166,16 @@ impl<B> Fabric<B> {
         let watchdog_ps = self.config.pfc.and_then(|pfc| pfc.watchdog_ps);
         let mut output = None;
         for priority in 0..8u8 {
-            let Paused { until, since, is_discarding } =
-                self.ports[id as usize].paused[usize::from(priority)];
+            let (port, bit) = (&mut self.ports[id as usize], 1 << priority);
+            let Paused { until, since } = port.paused[usize::from(priority)];
             let Some(until) = until else { continue };
             if until <= self.now {
                 output = self.unpause(id, priority).or(output);
-            } else if !is_discarding && watchdog_ps.is_some_and(|ps| self.now.ps_since(since) >= ps)
+            } else if port.discarding & bit == 0
+                && watchdog_ps.is_some_and(|ps| self.now.ps_since(since) >= ps)
             {
-                self.ports[id as usize].paused[usize::from(priority)].is_discarding = true;
-                self.discard(id, 1 << priority, DropReason::Watchdog);
+                port.discarding |= bit;
+                self.discard(id, bit, DropReason::Watchdog);
                 output = self.send_next(id).or(output);
             }
         }

@@ -33,8 +33,10 @@ impl Queue {
     }
 
     pub(crate) fn push<B>(&mut self, packets: &mut Packets<B>, id: u32) {
-        packets[id].next = NONE;
-        self.bytes += u64::from(packets[id].len);
+        let packet = &mut packets[id];
+        packet.next = NONE;
+        packet.is_first = self.is_empty();
+        self.bytes += u64::from(packet.len);
         match self.tail {
             NONE => self.head = id,
             tail => packets[tail].next = id,
@@ -42,16 +44,20 @@ impl Queue {
         self.tail = id;
     }
 
-    pub(crate) fn pop<B>(&mut self, packets: &Packets<B>) -> Option<u32> {
+    pub(crate) fn pop<B>(&mut self, packets: &mut Packets<B>) -> Option<u32> {
         let id = self.head;
         if id == NONE {
             return None;
         }
         let head = &packets[id];
+        debug_assert!(head.is_first, "a packet is told when it becomes the first");
         self.bytes -= u64::from(head.len);
         self.head = head.next;
-        if self.head == NONE {
-            self.tail = NONE;
+        match self.head {
+            NONE => self.tail = NONE,
+            // The next one has waited, and is most likely not in the processor's cache any more.
+            // This brings it there: unlike a load, a store does not wait for that.
+            next => packets[next].is_first = true,
         }
         Some(id)
     }
@@ -90,8 +96,6 @@ pub(crate) struct Paused {
     pub(crate) until: Option<Time>,
     /// Since when it has been paused without a break.
     pub(crate) since: Time,
-    /// The watchdog discards packets.
-    pub(crate) is_discarding: bool,
 }
 
 /// See the module documentation.
@@ -115,6 +119,8 @@ pub(crate) struct Port {
     pub(crate) queued: u64,
     /// Queues that must not send, a bit each.
     pub(crate) stopped: u16,
+    /// Queues whose packets the watchdog discards, a bit each.
+    pub(crate) discarding: u16,
     pub(crate) paused: [Paused; PRIORITIES + 1],
     /// Priorities of the peer that this port has stopped, a bit each.
     pub(crate) pausing: u8,
@@ -147,6 +153,7 @@ impl Port {
             waiting: 0,
             queued: 0,
             stopped: 0,
+            discarding: 0,
             paused: [Paused::default(); PRIORITIES + 1],
             pausing: 0,
             notices: 0,
@@ -183,7 +190,7 @@ impl Port {
     pub(crate) fn dequeue<B>(
         &mut self,
         now: Time,
-        packets: &Packets<B>,
+        packets: &mut Packets<B>,
         priority: u8,
     ) -> Option<u32> {
         let queue = &mut self.queues[usize::from(priority)];

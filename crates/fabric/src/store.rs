@@ -25,6 +25,8 @@ pub(crate) struct Head {
     pub(crate) ingress: u32,
     pub(crate) priority: u8,
     pub(crate) ecn: Ecn,
+    /// It is the first of its queue.
+    pub(crate) is_first: bool,
 }
 
 const _: () = assert!(size_of::<Head>() == 32, "two packets in a cache line");
@@ -51,7 +53,7 @@ impl<B> Packets<B> {
     /// Takes in a packet, whose number it returns.
     pub(crate) fn insert(&mut self, packet: Packet<B>) -> u32 {
         let Packet { to, len, priority, ecn, key, body } = packet;
-        let head = Head { to, len, key, next: NONE, ingress: 0, priority, ecn };
+        let head = Head { to, len, key, next: NONE, ingress: 0, priority, ecn, is_first: false };
         let id = self.vacant;
         if id == NONE {
             self.heads.push(head);
@@ -76,6 +78,14 @@ impl<B> Packets<B> {
             *share = NONE;
         }
         Packet { to, len, priority, ecn, key, body }
+    }
+
+    /// A packet on a link arrives soon. It is in no queue, and most likely not in the processor's
+    /// cache any more. Writing that brings it there: unlike a load, a store does not wait for
+    /// memory.
+    #[inline]
+    pub(crate) fn arrives_soon(&mut self, id: u32) {
+        self.heads[id as usize].next = NONE;
     }
 
     /// A copy of a packet, whose body `copy` makes.
