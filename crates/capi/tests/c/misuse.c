@@ -149,6 +149,41 @@ static void transitions(struct end *end)
     CHECK(!ibv_create_ah(end->pd, &ah) && errno == EINVAL);
 }
 
+/* The same for datagrams, which have neither a path to migrate nor a peer. */
+static void transitions_of_datagrams(struct end *end)
+{
+    struct ibv_qp_init_attr make = { .send_cq = end->cq, .recv_cq = end->cq };
+    make.cap = (struct ibv_qp_cap){ 4, 4, 1, 1, 0 };
+    make.qp_type = IBV_QPT_UD;
+    struct ibv_qp *qp = ibv_create_qp(end->pd, &make);
+    CHECK(qp);
+    struct ibv_qp_attr attr = { .port_num = 1, .path_mig_state = IBV_MIG_MIGRATED };
+    const struct {
+        enum ibv_qp_state from, to;
+        int takes, refuses;
+    } way[] = {
+        { IBV_QPS_RESET, IBV_QPS_INIT, IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_QKEY,
+          IBV_QP_CUR_STATE | IBV_QP_PATH_MIG_STATE | IBV_QP_ACCESS_FLAGS | IBV_QP_SQ_PSN },
+        { IBV_QPS_INIT, IBV_QPS_RTR, IBV_QP_QKEY,
+          IBV_QP_CUR_STATE | IBV_QP_PATH_MIG_STATE | IBV_QP_AV | IBV_QP_PATH_MTU |
+              IBV_QP_DEST_QPN | IBV_QP_RQ_PSN },
+        { IBV_QPS_RTR, IBV_QPS_RTS, IBV_QP_SQ_PSN | IBV_QP_CUR_STATE,
+          IBV_QP_PATH_MIG_STATE | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_MIN_RNR_TIMER },
+    };
+    attr.ah_attr.port_num = 1;
+    attr.path_mtu = IBV_MTU_1024;
+    for (int i = 0; i < 3; i++) {
+        attr.cur_qp_state = way[i].from;
+        attr.qp_state = way[i].to;
+        for (int bit = 1; bit < 1 << 21; bit <<= 1)
+            if (way[i].refuses & bit)
+                CHECK(ibv_modify_qp(qp, &attr, IBV_QP_STATE | way[i].takes | bit) == EINVAL);
+        CHECK(qp->state == way[i].from);
+        CHECK(!ibv_modify_qp(qp, &attr, IBV_QP_STATE | way[i].takes));
+    }
+    CHECK(!ibv_destroy_qp(qp));
+}
+
 /* A channel waits or does not, as its descriptor says. */
 static void events(struct end *end)
 {
@@ -230,6 +265,7 @@ int main(void)
     memory(end);
     posting(end);
     transitions(end);
+    transitions_of_datagrams(end);
     connect_self(end);
     /* As rdma-core 64 has it: an order of whole messages is one of their parts as well. */
     CHECK(ibv_query_qp_data_in_order(end->qp, IBV_WR_SEND, 0) == 1);

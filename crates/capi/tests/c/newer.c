@@ -37,6 +37,50 @@ struct ibv_dmah *ibv_alloc_dmah(struct ibv_context *context, struct dmah_attr *a
 int ibv_dealloc_dmah(struct ibv_dmah *dmah);
 int ibv_query_port_speed(struct ibv_context *context, uint32_t port_num, uint64_t *speed);
 
+/* Memory that is mapped only after its registration, and all memory at once: on-demand paging. */
+static void on_demand(struct ibv_context *context)
+{
+    struct ibv_device_attr_ex device;
+    uint32_t rc = IBV_ODP_SUPPORT_SEND | IBV_ODP_SUPPORT_RECV | IBV_ODP_SUPPORT_WRITE |
+                  IBV_ODP_SUPPORT_READ | IBV_ODP_SUPPORT_ATOMIC;
+    CHECK(!ibv_query_device_ex(context, NULL, &device));
+    CHECK(device.odp_caps.general_caps == (IBV_ODP_SUPPORT | IBV_ODP_SUPPORT_IMPLICIT));
+    CHECK((device.odp_caps.per_transport_caps.rc_odp_caps & rc) == rc);
+
+    struct end *end = calloc(1, sizeof *end);
+    CHECK(end);
+    make(end, context);
+    connect_self(end);
+    int access = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_ON_DEMAND;
+    int prot = PROT_READ | PROT_WRITE, flags = MAP_PRIVATE | MAP_ANONYMOUS;
+    char *pages = mmap(NULL, 8192, PROT_NONE, flags, -1, 0);
+    CHECK(pages != MAP_FAILED);
+    struct ibv_mr *some = ibv_reg_mr(end->pd, pages, 8192, access);
+    struct ibv_mr *all = ibv_reg_mr(end->pd, NULL, SIZE_MAX, access);
+    CHECK(some && all);
+    CHECK(mmap(pages, 8192, prot, flags | MAP_FIXED, -1, 0) == pages);
+    strcpy(pages, "late");
+    const struct {
+        struct ibv_mr *from, *to;
+        int at;
+    } writes[] = { { some, all, 4096 }, { all, some, 5000 }, { all, all, 6000 } };
+    for (int i = 0; i < 3; i++) {
+        struct ibv_sge sge = { (uintptr_t)pages, 5, writes[i].from->lkey };
+        struct ibv_send_wr write = { .wr_id = i, .sg_list = &sge, .num_sge = 1 }, *bad;
+        write.opcode = IBV_WR_RDMA_WRITE;
+        write.send_flags = IBV_SEND_SIGNALED;
+        write.wr.rdma.remote_addr = (uintptr_t)pages + writes[i].at;
+        write.wr.rdma.rkey = writes[i].to->rkey;
+        CHECK(!ibv_post_send(end->qp, &write, &bad));
+        struct ibv_wc wc = complete(end);
+        CHECK(wc.wr_id == (uint64_t)i && wc.status == IBV_WC_SUCCESS);
+        CHECK(!strcmp(pages + writes[i].at, "late"));
+    }
+    CHECK(!ibv_dereg_mr(some) && !ibv_dereg_mr(all) && !munmap(pages, 8192));
+    destroy(end);
+    free(end);
+}
+
 int main(void)
 {
     struct ibv_context *context = open_nth(0);
@@ -45,6 +89,7 @@ int main(void)
     struct ibv_mr *mr;
     uint64_t speed = 0;
     CHECK(pd && other);
+    on_demand(context);
 
     CHECK(!ibv_alloc_buf(pd, 0, &buf) && errno == EINVAL);
     char *bytes = ibv_alloc_buf(pd, 10000, &buf);
