@@ -65,6 +65,21 @@ fn a_service_is_found() {
     assert_eq!(server.events(), []);
 }
 
+/// The answer is not retransmitted: the address may be that of a victim.
+#[test]
+fn a_request_draws_one_answer() {
+    let (_, _, req) = ask();
+    let (mut server, incoming) = asked(&req);
+    let reply = Reply { qpn: Qpn::new(0xb4), qkey: UDP_QKEY, private_data: [8; 136] };
+    server.manager.reply(server.now, incoming, &reply).unwrap();
+    let mut answers = server.names();
+    while server.manager.poll_timeout().is_some() {
+        server.tick();
+        answers.extend(server.names());
+    }
+    assert_eq!(answers, ["SIDR_REP"]);
+}
+
 #[test]
 fn a_service_that_nobody_offers_is_refused() {
     let (_, _, req) = ask();

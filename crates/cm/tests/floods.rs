@@ -226,6 +226,40 @@ fn one_forged_request_draws_three_answers_at_most() {
     }
 }
 
+/// Several requests in the name of one address draw no more, each, than one does; a copy of a
+/// request draws one answer.
+#[test]
+fn answers_are_in_proportion_to_what_was_forged() {
+    const REQUESTS: u32 = 10;
+    const COPIES: usize = 4;
+    let mut side = Side::with(B, Config { probe_ns: 200_000_000, ..Config::default() });
+    side.manager.listen(side.now, common::SERVICE, Accepts::Any, u32::MAX).unwrap();
+    let (from, first) = stranger(5);
+    let mut sent = 0;
+    for n in 0..REQUESTS {
+        let (local_id, qpn) = (CommId(0x100 + n), Qpn::new(0x100 + n));
+        for copy in 0..=COPIES {
+            side.receive_from(from, &CmMessage::Req(Req { local_id, qpn, ..first }));
+            if copy == 0 {
+                let conn = side.request();
+                let accept = feroce_cm::Accept { qpn: Qpn::new(0x31), ..Default::default() };
+                side.manager.accept(side.now, conn, &accept).unwrap();
+            }
+            sent += side.sent().len();
+        }
+    }
+    assert_eq!(sent, REQUESTS as usize * (1 + COPIES));
+    while side.manager.poll_timeout().is_some() {
+        side.tick();
+        sent += side.sent().len();
+        let events = side.events();
+        for event in events.iter().filter(|event| event.is_final()) {
+            side.manager.destroy(side.now, event.conn());
+        }
+    }
+    assert_eq!(sent, REQUESTS as usize * (3 + COPIES));
+}
+
 /// A peer that repeats its REQ gets an answer each time, and one that has answered is not limited.
 #[test]
 fn peers_that_exist_get_their_answers() {

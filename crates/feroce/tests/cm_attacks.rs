@@ -5,6 +5,7 @@
 use std::net::Ipv4Addr;
 
 use crate::netns::{Cable, ip, with_cable};
+use crate::warnings;
 use feroce::QpState;
 use feroce::cm::{ConnParam, Connection, EventChannel, EventKind, Listener, Manager};
 use feroce_cm::rdma::{PortSpace, connect_data};
@@ -234,5 +235,56 @@ fn clients_connect_during_a_flood() {
             }
             server.join().unwrap();
         });
+    });
+}
+
+/// How often a flood of requests was reported to the user.
+fn reports() -> usize {
+    let said = warnings::of_all_threads();
+    let text = "too many connection requests without an answer";
+    said.iter().filter(|said| said.contains(text)).count()
+}
+
+#[test]
+fn a_flood_of_requests_is_reported() {
+    with_cable(1500, |cable| {
+        let before = reports();
+        let mut attacker = cable.in_a(|| Script::attacker(&[Cable::a4()], 2));
+        let channel = Manager::new().event_channel().unwrap();
+        let listener = channel.create_id(PortSpace::Tcp).unwrap();
+        cable.in_b(|| listener.bind((Ipv4Addr::from(Cable::B4), 0).into())).unwrap();
+        cable.in_b(|| listener.listen(100_000)).unwrap();
+        let port = listener.local_addr().unwrap().port();
+        // More than one address may have, many times: the kernel drops what comes too fast.
+        let is_heard = (0..200_000).any(|n| {
+            attacker.connect(Cable::A4, Cable::B4, port, 0x1_0000 + n);
+            n % 64 == 0 && reports() > before
+        });
+        assert!(is_heard);
+    });
+}
+
+/// Communication identifiers and PSNs of managers that were started in the same way.
+#[test]
+fn answers_of_two_managers_have_nothing_in_common() {
+    with_cable(1500, |cable| {
+        let mut client = cable.in_a(|| Script::new(Cable::a4(), 1));
+        let mut replies = (0..8).map(|n| {
+            let manager = Manager::new();
+            let listener = listen(cable, &manager);
+            let port = listener.local_addr().port();
+            let conn = client.connect(Cable::A4, Cable::B4, port, QPN + n);
+            std::thread::scope(|threads| {
+                threads.spawn(|| cable.in_b(|| listener.accept()?.accept()).unwrap());
+                let replied = client.until(|event| event.conn() == conn);
+                let Event::Replied { rep, .. } = replied else { panic!("{replied:?}") };
+                client.manager.ready(conn).unwrap();
+                client.send();
+                (rep.local_id.0 & 0xff_ffff, rep.psn.get())
+            })
+        });
+        let (ids, psns): (Vec<_>, Vec<_>) = replies.by_ref().unzip();
+        crate::unpredictable::assert_differ("communication identifiers", &ids);
+        crate::unpredictable::assert_differ("PSNs", &psns);
     });
 }

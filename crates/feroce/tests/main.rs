@@ -25,5 +25,9 @@ mod stopped;
 mod threads;
 mod timeouts;
 mod together;
+mod unpredictable;
 mod wakers;
+#[path = "../../link/tests/common/warnings.rs"]
+#[allow(dead_code, reason = "other tests use the rest")]
+mod warnings;
 mod world;

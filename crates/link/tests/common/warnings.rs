@@ -1,7 +1,7 @@
 //! Collects what the link warns of.
 
 use std::fmt::{self, Write as _};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, OnceLock};
 
 use tracing::field::{Field, Visit};
 use tracing::span::{Attributes, Id, Record};
@@ -50,4 +50,16 @@ pub(crate) fn during<R>(f: impl FnOnce() -> R) -> (R, Vec<String>) {
     let result = tracing::subscriber::with_default(warnings.clone(), f);
     let list = warnings.0.lock().expect("not poisoned").clone();
     (result, list)
+}
+
+/// The warnings of all threads of this process since the first call.
+#[allow(dead_code, reason = "tests of other crates use it")]
+pub(crate) fn of_all_threads() -> Vec<String> {
+    static ALL: OnceLock<Warnings> = OnceLock::new();
+    let warnings = ALL.get_or_init(|| {
+        let warnings = Warnings::default();
+        tracing::subscriber::set_global_default(warnings.clone()).expect("no other subscriber");
+        warnings
+    });
+    warnings.0.lock().expect("not poisoned").clone()
 }

@@ -60,6 +60,17 @@ fn the_same_seed_gives_the_same_prefix() {
     assert_eq!(root.join().prefix(), first);
 }
 
+/// Queue pair numbers begin with the prefix, so that it must not be predictable either.
+#[test]
+fn prefixes_follow_the_seed_and_not_the_order() {
+    let root = Root::new("seeds");
+    let alone = |seed| Registry::join(&root.0, seed).unwrap().prefix();
+    let mut prefixes: Vec<u8> = (0..40).map(alone).collect();
+    prefixes.sort_unstable();
+    prefixes.dedup();
+    assert!(prefixes.len() > 20, "{prefixes:?}");
+}
+
 #[test]
 fn a_full_registry_says_so() {
     let root = Root::new("full");
