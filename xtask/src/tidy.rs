@@ -1,6 +1,7 @@
 //! `cargo xtask tidy`: the rules of the house, checked. Every rule is a function from the
 //! tree of files to the problems it sees, and every problem is one line.
 
+mod attacks;
 mod blocking;
 mod circles;
 mod dead;
@@ -46,6 +47,7 @@ const RULES: &[Rule] = &[
     ("Cargo.lock is committed", manifests::lock_file),
     ("the crate table of ARCHITECTURE.md is true", documents::crates),
     ("the functions of the seam table exist", documents::seams),
+    ("every attack of docs/SECURITY.md has a test that exists", attacks::check),
     ("links between pages lead somewhere, and the book has every page", links::check),
     ("comments and messages name their actor", prose::check),
 ];

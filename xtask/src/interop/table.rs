@@ -32,7 +32,8 @@ The Linux kernel has an RDMA adapter in software, too: Soft-RoCE (`rdma_rxe`), w
 from the same specification. `cargo xtask interop` boots Debian's kernel with that driver in a small
 emulated machine, and lets Debian's programs there talk to feroce. A cell is one run: a program and
 its options, with the kernel at one end and feroce at the other. Every cell must succeed, and a cell
-that cannot run is a failure; this page is written when all of them did. No cell runs twice.
+that cannot run is a failure; this page is written when all of them did. A cell runs again only if
+the hypervisor took the processors away while it failed ([TESTING.md](TESTING.md), Retries).
 `cargo xtask interop --suite bookworm-backports` runs the same cells against Linux 6.12; each of
 them has succeeded with 6.12.95.
 
