@@ -2,11 +2,11 @@
 //! queue pairs and exchanges messages with another process; both check every byte.
 
 use std::io::BufRead;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::os::fd::AsFd;
 
 use feroce::cm::{
-    CmId, ConnParam, Connector, EventChannel, EventKind, Listener, Manager, PortSpace,
+    CmId, ConnParam, Connection, Connector, EventChannel, EventKind, Listener, Manager, PortSpace,
 };
 use feroce::{Context, Cq, Cqe, Device, Endpoint, Mr, Pmtu, Psn, Qp, QpAttr, QpCap, QpState, Qpn};
 use feroce::{Remote, Rkey, SendOp, SendWr, WcStatus};
@@ -113,9 +113,9 @@ pub(crate) fn run(address: &str) {
             }
             ["accept"] => say(&accept(listener.as_ref().expect("a listener"))),
             ["dial", to] => say(&dial(&manager(&context), to.parse().expect("an address"))),
-            ["expect", port] => {
-                expect(&manager(&context), SocketAddr::new(ip, port.parse().expect("a port")));
-            }
+            ["stay"] => stay(listener.as_ref().expect("a listener")),
+            ["stay", to] => stay_with(&manager(&context), to.parse().expect("an address")),
+            ["expect", port] => expect(&manager(&context), ip, port.parse().expect("a port")),
             ["request", to] => {
                 asked = Some(request(&manager(&context), to.parse().expect("an address")));
             }
@@ -185,11 +185,29 @@ fn dial(manager: &Manager, to: SocketAddr) -> String {
     format!("dialed {port}")
 }
 
+/// Accepts a connection, and reports its end.
+fn stay(listener: &Listener) {
+    let request = listener.accept().expect("a request");
+    end_of(&request.accept().expect("accepted"));
+}
+
+/// Connects, and reports the end of the connection.
+fn stay_with(manager: &Manager, to: SocketAddr) {
+    end_of(&Connector::new(manager).connect(to).expect("connected"));
+}
+
+/// Reports that there is a connection, and what happens to it.
+fn end_of(connection: &Connection) {
+    say("connected");
+    let event = connection.id().channel().wait_event(Some(30_000)).expect("a channel");
+    say(&event.map_or_else(|| "nothing".to_owned(), |event| format!("{:?}", event.kind)));
+}
+
 /// Takes a request, does not answer it, and reports what comes next for it.
-fn expect(manager: &Manager, at: SocketAddr) {
+fn expect(manager: &Manager, ip: IpAddr, port: u16) {
     let channel = manager.event_channel().expect("a channel");
     let id = channel.create_id(PortSpace::Tcp).expect("an id");
-    id.bind(at).expect("free");
+    id.bind(SocketAddr::new(ip, port)).expect("free");
     id.listen(1).expect("a listener");
     say("expecting");
     let next = || channel.wait_event(Some(30_000)).expect("a channel");

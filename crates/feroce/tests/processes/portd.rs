@@ -144,6 +144,45 @@ fn connections_reach_the_user_who_listens() {
     });
 }
 
+/// Whichever end of a connection between two users is killed, the other hears of it from portd.
+/// Neither has a request under way, so that no retry would tell.
+#[test]
+fn the_end_of_a_process_is_told_to_other_users() {
+    if !can_be_others() {
+        return;
+    }
+    with_cable(1500, |cable| {
+        let portd = start_portd(cable, 0);
+        let (mut a, mut b) = (start(cable, USER), start(cable, STRANGER));
+        assert_eq!(
+            (listen(&mut a, 7001), listen(&mut b, 7002)),
+            ("listening".into(), "listening".into())
+        );
+        let other = start(cable, USER);
+        for (from, to, port) in [(USER, &mut b, 7002), (STRANGER, &mut a, 7001)] {
+            let mut killed = start(cable, from);
+            to.tell("stay");
+            killed.tell(&format!("stay 10.9.0.1:{port}"));
+            assert_eq!((killed.hear(), to.hear()), ("connected".into(), "connected".into()));
+            killed.signal(Signal::SIGKILL);
+            drop(killed);
+            assert_eq!(to.hear(), "Disconnected");
+        }
+        a.tell("stay");
+        b.tell("stay 10.9.0.1:7001");
+        assert_eq!((a.hear(), b.hear()), ("connected".into(), "connected".into()));
+        // The end of a process that is not in the connection changes nothing.
+        other.signal(Signal::SIGKILL);
+        drop(other);
+        let (mut c, mut d) = (start(cable, USER), start(cable, STRANGER));
+        talk(&mut c, &mut d, 10);
+        a.signal(Signal::SIGKILL);
+        drop(a);
+        assert_eq!(b.hear(), "Disconnected");
+        [b, c, d, portd].into_iter().for_each(Process::finish);
+    });
+}
+
 /// When portd is killed and started again, queue pairs and listeners go on. What is sent meanwhile
 /// is lost and sent again.
 #[test]

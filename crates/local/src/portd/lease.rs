@@ -12,6 +12,7 @@ use nix::unistd::geteuid;
 
 use super::message::{Address, Answer, MAX_ANSWER, Prefixes, Request};
 use super::{Opening, connect, is_link_local};
+use crate::Departure;
 use crate::record::{self, Content, MAX_RECORD};
 use crate::sys;
 
@@ -74,7 +75,9 @@ impl Claims {
             Answer::Claimed => Ok(Some(socket)),
             Answer::InUse => Err(io::ErrorKind::AddrInUse.into()),
             Answer::Refused(why) => Err(io::Error::other(why)),
-            Answer::Leased { .. } | Answer::Taken(_) => Err(io::ErrorKind::InvalidData.into()),
+            Answer::Leased { .. } | Answer::Taken(_) | Answer::Departed { .. } => {
+                Err(io::ErrorKind::InvalidData.into())
+            }
         }
     }
 
@@ -138,6 +141,8 @@ pub struct Lease {
     log: Logger,
     /// The warning that portd has no lease for this process was logged.
     complained: bool,
+    /// Processes of other users that have ended.
+    departures: Vec<Departure>,
     rx_trains: u64,
     malformed: u64,
     connected_again: u64,
@@ -172,6 +177,7 @@ impl Lease {
             record: vec![0; MAX_RECORD],
             log: Logger::default(),
             complained: false,
+            departures: Vec::new(),
             rx_trains: 0,
             malformed: 0,
             connected_again: 0,
@@ -302,12 +308,21 @@ impl Lease {
                     taken += 1;
                 }
                 _ => match Answer::parse(message) {
+                    Some(Answer::Departed { prefix, addresses }) => {
+                        self.departures.push(Departure { prefix, addresses });
+                    }
                     Some(answer) => news = self.hear(answer),
                     None => self.malformed += 1,
                 },
             }
         }
         (taken, news)
+    }
+
+    /// The processes of other users that have ended since the last call. What they sent was
+    /// received before.
+    pub(crate) fn take_departures(&mut self) -> Vec<Departure> {
+        std::mem::take(&mut self.departures)
     }
 
     /// Takes note of an answer that arrived between packets.
@@ -331,7 +346,7 @@ impl Lease {
                  packets of other hosts and users do not arrive; open the device again",
             ),
             Answer::Refused(why) => self.complain(&why),
-            Answer::Claimed | Answer::InUse => {}
+            Answer::Claimed | Answer::InUse | Answer::Departed { .. } => {}
         }
         // Another portd, or this one later, may decide differently.
         self.socket = None;

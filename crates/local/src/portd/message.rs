@@ -95,6 +95,8 @@ pub(super) enum Answer {
     InUse,
     /// portd does not do that.
     Refused(String),
+    /// Not an answer, but news: the process of another user that had a lease has ended.
+    Departed { prefix: u8, addresses: Vec<Gid> },
 }
 
 impl Answer {
@@ -107,22 +109,30 @@ impl Answer {
             Self::Claimed => vec![FIRST + 2],
             Self::InUse => vec![FIRST + 3],
             Self::Refused(why) => [&[FIRST + 4], why.as_bytes()].concat(),
+            Self::Departed { prefix, addresses } => {
+                let addresses = addresses.iter().flat_map(|gid| gid.0);
+                [FIRST + 5, *prefix].into_iter().chain(addresses).collect()
+            }
         }
     }
 
     /// Reads an answer; `None` if it is none.
     pub(super) fn parse(bytes: &[u8]) -> Option<Self> {
         let (kind, rest) = bytes.split_first()?;
+        let gids = |bytes: &[u8]| {
+            let (gids, rest) = bytes.as_chunks();
+            rest.is_empty().then(|| gids.iter().copied().map(Gid).collect())
+        };
         match kind.checked_sub(FIRST)? {
-            0 => {
-                let (refused, rest) = rest.as_chunks();
-                let refused = refused.iter().copied().map(Gid).collect();
-                rest.is_empty().then_some(Self::Leased { refused })
-            }
+            0 => Some(Self::Leased { refused: gids(rest)? }),
             1 => Some(Self::Taken(rest.try_into().ok()?)),
             2 => Some(Self::Claimed),
             3 => Some(Self::InUse),
             4 => Some(Self::Refused(String::from_utf8_lossy(rest).into_owned())),
+            5 => {
+                let (&prefix, addresses) = rest.split_first()?;
+                Some(Self::Departed { prefix, addresses: gids(addresses)? })
+            }
             _ => None,
         }
     }
@@ -151,6 +161,7 @@ mod tests {
             Answer::Claimed,
             Answer::InUse,
             Answer::Refused("no".into()),
+            Answer::Departed { prefix: 7, addresses: vec![a.0, b.0] },
         ];
         for answer in answers {
             assert_eq!(Answer::parse(&answer.emit()), Some(answer));
@@ -165,5 +176,7 @@ mod tests {
         assert_eq!(Request::parse(&Request::Lease { prefix: 1, addresses }.emit()), None);
         assert_eq!(Answer::parse(&[5, 1, 2]), None, "a record");
         assert_eq!(Answer::parse(&[FIRST, 1]), None);
+        assert_eq!(Answer::parse(&[FIRST + 5]), None);
+        assert_eq!(Answer::parse(&[FIRST + 5, 1, 2]), None);
     }
 }

@@ -12,7 +12,8 @@
 //!
 //! A process has a connection to portd ([`Lease`]) that carries its packets and, while it lasts,
 //! gives it a prefix that no other process of the host has. Each service that it listens for is
-//! another connection. The kernel closes both however the process ends. When portd ends, processes
+//! another connection. The kernel closes both however the process ends; portd then tells processes
+//! of other users, which end their connections with it. When portd ends, processes
 //! keep their numbers and connect again as soon as there is a portd; meanwhile packets from other
 //! hosts and users are lost, and retransmitted. No other user gets their prefixes and services in
 //! between: portd writes down whose they are (`ledger`).

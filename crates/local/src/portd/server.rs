@@ -34,6 +34,8 @@ const ROOM: usize = 1 << 20;
 const REST_NS: u64 = 120_000_000_000;
 /// Trains to receive from a socket before other sockets have their turn.
 const BUDGET: usize = 32;
+/// How often portd receives what a process that has ended may have sent; each time [`BUDGET`].
+const LAST_ROUNDS: usize = 64;
 /// The longest request.
 const MAX_REQUEST: usize = 1024;
 
@@ -168,7 +170,9 @@ impl Portd {
         for event in &events[..count] {
             match event.data() {
                 LISTENER => self.accept(),
-                wire if wire >= FIRST_WIRE => self.receive(now, (wire - FIRST_WIRE) as u32),
+                wire if wire >= FIRST_WIRE => {
+                    self.receive(now, (wire - FIRST_WIRE) as u32);
+                }
                 conn => self.hear(now, conn),
             }
         }
@@ -223,7 +227,10 @@ impl Portd {
         let request = match conn.socket.receive(&mut bytes) {
             Received::Message(len) => Request::parse(&bytes[..len]),
             Received::Nothing => return,
-            Received::Gone => return self.end(now, id),
+            Received::Gone => {
+                self.announce_end(now, id);
+                return self.end(now, id);
+            }
         };
         let user = conn.user;
         let answer = match (request, &conn.role) {
@@ -369,6 +376,26 @@ impl Portd {
         Answer::Claimed
     }
 
+    /// Tells the processes of other users that a process has closed its lease, or was killed, so
+    /// that they end their connections with it. Those of its own user learn it from their registry.
+    fn announce_end(&mut self, now: Instant, id: u64) {
+        let Some(Conn { role: Role::Lease(prefix), user, .. }) = self.conns.get(&id) else {
+            return;
+        };
+        let (prefix, user) = (*prefix, *user);
+        // What it has sent comes first.
+        for scope in self.wires.keys().copied().collect::<Vec<_>>() {
+            (0..LAST_ROUNDS).any(|_| self.receive(now, scope) < BUDGET);
+        }
+        let Some(gone) = self.guests.get(&prefix) else { return };
+        let addresses = gone.addresses.iter().map(|(gid, _)| *gid).collect();
+        let news = Answer::Departed { prefix, addresses }.emit();
+        for guest in self.guests.values().filter(|guest| guest.user != user) {
+            let sent = self.conns.get(&guest.conn).map(|conn| conn.socket.send(&news));
+            self.counters.lost += u64::from(sent != Some(Sent::Done));
+        }
+    }
+
     /// Ends a connection, and what it stands for.
     fn end(&mut self, now: Instant, id: u64) {
         let Some(conn) = self.conns.remove(&id) else { return };
@@ -436,10 +463,11 @@ impl Portd {
         });
     }
 
-    /// Receives packets, and passes them to the processes that they are for.
-    fn receive(&mut self, now: Instant, scope: u32) {
+    /// Receives packets, and passes them to the processes that they are for. Returns how many
+    /// trains there were.
+    fn receive(&mut self, now: Instant, scope: u32) -> usize {
         // A request of the same turn may have closed them.
-        let Some(Wire { link, checker }) = self.wires.get_mut(&scope) else { return };
+        let Some(Wire { link, checker }) = self.wires.get_mut(&scope) else { return 0 };
         let (guests, services) = (&self.guests, &self.services);
         let (conns, record, counters) = (&self.conns, &mut self.record, &mut self.counters);
         let mut deliver = |train: &RxTrain<'_>| {
@@ -479,9 +507,10 @@ impl Portd {
             });
         };
         let received = link.receive(now, BUDGET, &mut |train| checker.pass(train, &mut deliver));
-        if let Err(e) = received {
+        received.unwrap_or_else(|e| {
             self.log.warn(format_args!("cannot receive: {e}"));
-        }
+            0
+        })
     }
 }
 
