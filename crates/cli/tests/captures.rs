@@ -71,6 +71,22 @@ fn two_devices_with_one_file_name_get_a_file_each() {
     }
 }
 
+/// Two processes write at the same time: the server begins, and ends after the client.
+#[test]
+fn two_processes_with_one_file_name_get_a_file_each() {
+    let folder = folder("captures-processes");
+    let script = "FEROCE_PCAP=x.pcapng $1 --address 127.24.7.1 & server=$!
+        until grep -qsE ':4A62 0+:0000 0A' /proc/net/tcp /proc/net/tcp6
+        do kill -0 $server || exit; sleep 0.05; done
+        FEROCE_PCAP=x.pcapng $1 --address 127.24.7.2 127.24.7.1 && wait $server";
+    let ends = format!("{FEROCE} rc-pingpong -p {} -n 500", 0x4a62);
+    let out = command("sh", &folder).args(["-c", script, "sh", &ends]).output().expect("sh runs");
+    assert!(out.status.success(), "{}", text(&out.stderr));
+    let said = text(&out.stderr);
+    assert!(said.contains("x-2.pcapng"), "{said}");
+    assert!(packets(&folder, "x.pcapng") >= 1000 && packets(&folder, "x-2.pcapng") >= 1000);
+}
+
 #[test]
 fn files_of_others_are_left_as_they_are() {
     let folder = folder("captures-others");

@@ -226,7 +226,8 @@ fn a_process_that_is_stopped_stops_no_other() {
     let said = pair_hosts(&fabric, ["Host1", "Host3"], "ibv_rc_pingpong -n 50", 18635);
     assert!(said.contains(" iters in "), "{said}");
     signal(&group, "KILL");
-    let _ = client.kill();
+    // The client would send for ever, behind a `timeout` that was killed.
+    signal(&children(client.id()), "KILL");
     let _ = client.wait();
     let _ = server.wait();
 }
@@ -263,6 +264,6 @@ fn programs_hear_of_what_the_subnet_manager_does() {
     fabric.done(&["link", "Leaf2:2", "down"]);
     wait_until(|| has_heard("IBV_EVENT_PORT_ERR "));
     drop(opensm);
-    let _ = watch.kill();
+    signal(&children(watch.id()), "KILL");
     let _ = watch.wait();
 }
