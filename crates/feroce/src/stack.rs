@@ -203,10 +203,10 @@ pub(crate) fn streams(
         .map(|file| PcapFile::create(named(file, device), pcap_config(clock, device, log)));
     let trace = settings.trace.as_deref().map(|file| {
         let trace = match file.as_os_str().as_encoded_bytes() {
-            b"-" => TraceFile::new(io::stderr()),
+            b"-" => TraceFile::new(io::stderr()).with_name(device),
             _ => TraceFile::create(named(file, device), device)?,
         };
-        Ok::<_, io::Error>(trace.with_log(log.clone()))
+        Ok::<_, io::Error>(trace.with_time(clock.epoch_ns()).with_log(log.clone()))
     });
     let records = StreamRecords::new(capture.transpose()?, trace.transpose()?);
     let faults = match faults {
@@ -259,10 +259,10 @@ pub(crate) fn build(
     }
     if let Some(file) = &settings.trace {
         let trace = match file.as_os_str().as_encoded_bytes() {
-            b"-" => Trace::new(link, io::stderr()),
+            b"-" => Trace::new(link, io::stderr()).with_name(device),
             _ => Trace::create(link, named(file, device), device)?,
         };
-        let trace = trace.with_log(log.clone());
+        let trace = trace.with_time(clock.epoch_ns()).with_log(log.clone());
         link = match switch {
             Some(switch) => Box::new(trace.with_faults(Arc::clone(switch))),
             None => Box::new(trace),

@@ -23,7 +23,8 @@ use crate::{
 /// 0.000034567 in  10.0.0.2 > 10.0.0.1 -> 0x0012aa RC ACK PSN 0x000123, MSN 1
 /// ```
 ///
-/// Times count from the first packet. A writer that fails is not written to again.
+/// Times count from the first packet, or are the time of day (UTC) if the layer knows the time. A
+/// writer that fails is not written to again.
 pub struct Trace<C> {
     inner: C,
     log: Log,
@@ -54,6 +55,21 @@ impl<C: Carrier> Trace<C> {
     #[must_use]
     pub fn with_log(mut self, logger: Logger) -> Self {
         self.log.logger = logger;
+        self
+    }
+
+    /// Begins lines with the time of day, so that those of several devices can be put in order:
+    /// `epoch_ns` is what the clock of the device began at, in nanoseconds since 1970.
+    #[must_use]
+    pub fn with_time(mut self, epoch_ns: u64) -> Self {
+        self.log.epoch_ns = Some(epoch_ns);
+        self
+    }
+
+    /// Names the device and the process in every line: several write to the same place.
+    #[must_use]
+    pub fn with_name(mut self, device: &str) -> Self {
+        self.log.name_lines(device);
         self
     }
 }
@@ -90,6 +106,20 @@ impl TraceFile {
         self
     }
 
+    /// Begins lines with the time of day, as [`Trace::with_time`] does.
+    #[must_use]
+    pub fn with_time(mut self, epoch_ns: u64) -> Self {
+        self.log.epoch_ns = Some(epoch_ns);
+        self
+    }
+
+    /// Names the device and the process in every line.
+    #[must_use]
+    pub fn with_name(mut self, device: &str) -> Self {
+        self.log.name_lines(device);
+        self
+    }
+
     /// Adds a line.
     pub(crate) fn line(&mut self, now: Instant, direction: Direction, text: fmt::Arguments<'_>) {
         self.log.text(now, direction == Direction::Received, text);
@@ -115,9 +145,18 @@ struct Log {
     lines: Vec<u8>,
     /// When the first packet passed.
     start: Option<Instant>,
+    /// When the clock began, in nanoseconds since 1970; without it, times count from the start.
+    epoch_ns: Option<u64>,
+    /// What lines have behind their time.
+    name: String,
     /// A packet on its way out.
     packet: Vec<u8>,
     logger: Logger,
+}
+
+/// Whole seconds, and the rest.
+fn parts(ns: u64) -> (u64, u64) {
+    (ns / 1_000_000_000, ns % 1_000_000_000)
 }
 
 /// Everything about a packet but its bytes.
@@ -135,7 +174,8 @@ impl Log {
     fn new(out: impl Write + Send + 'static) -> Self {
         let out: Option<Box<dyn Write + Send>> = Some(Box::new(out));
         let (lines, packet, logger) = (Vec::new(), Vec::new(), Logger::default());
-        Self { out, lines, start: None, packet, logger }
+        let name = String::new();
+        Self { out, lines, start: None, epoch_ns: None, name, packet, logger }
     }
 
     fn create(file: &FilePath, device: &str) -> io::Result<Self> {
@@ -144,6 +184,10 @@ impl Log {
         let title = format!("{TITLE} {device}, process {}\n", std::process::id());
         out.write_all(title.as_bytes())?;
         Ok(Self::new(out))
+    }
+
+    fn name_lines(&mut self, device: &str) {
+        self.name = format!("{device}[{}] ", std::process::id());
     }
 
     fn line(&mut self, passing: &Passing, transport: &[u8]) {
@@ -156,11 +200,19 @@ impl Log {
 
     fn text(&mut self, now: Instant, is_in: bool, text: fmt::Arguments<'_>) {
         let start = *self.start.get_or_insert(now);
-        let ns = now.nanos_since(start);
-        let direction = if is_in { "in " } else { "out" };
+        let (direction, name) = (if is_in { "in " } else { "out" }, &self.name);
         // Writing to memory does not fail.
-        let (s, ns) = (ns / 1_000_000_000, ns % 1_000_000_000);
-        let _ = writeln!(self.lines, "{s}.{ns:09} {direction} {text}");
+        let _ = match self.epoch_ns {
+            None => {
+                let (s, ns) = parts(now.nanos_since(start));
+                writeln!(self.lines, "{s}.{ns:09} {name}{direction} {text}")
+            }
+            Some(epoch) => {
+                let (s, ns) = parts(epoch.saturating_add(now.as_nanos()));
+                let (h, m, s) = (s / 3600 % 24, s / 60 % 60, s % 60);
+                writeln!(self.lines, "{h:02}:{m:02}:{s:02}.{ns:09} {name}{direction} {text}")
+            }
+        };
     }
 
     fn sent(&mut self, now: Instant, train: &Train) {

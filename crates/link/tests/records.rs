@@ -379,6 +379,21 @@ fn a_file_that_cannot_be_created_is_named() {
 }
 
 #[test]
+fn lines_of_several_devices_can_be_told_apart_and_put_in_order() {
+    let out = Shared::default();
+    let (near, _far) = MemoryLink::pair().expect("a pair");
+    // The clock of the device began 25 hours, 1 minute and 2 seconds after 1970.
+    let epoch_ns = (25 * 3600 + 62) * 1_000_000_000;
+    let trace = Trace::new(near, out.clone()).with_time(epoch_ns).with_name("feroce1");
+    let mut link = Verified::new(trace, IcrcPolicy::Strict);
+    let (a, b) = (Gid::from_ipv4([10, 0, 0, 1]), Gid::from_ipv4([10, 0, 0, 2]));
+    link.send_one(at_us(5_000_007), &send_of(path(a, b), 1, 256, 5)).expect("sent");
+    let text = String::from_utf8(out.bytes()).expect("UTF-8");
+    let name = format!("feroce1[{}]", std::process::id());
+    assert!(text.starts_with(&format!("01:01:07.000007000 {name} out 10.0.0.1 > ")), "{text}");
+}
+
+#[test]
 fn a_trace_is_a_line_per_packet() {
     let out = Shared::default();
     let (near, mut far) = MemoryLink::pair().expect("a pair");
