@@ -256,16 +256,45 @@ fn fabrics_run_side_by_side_and_a_program_hears_of_the_end_of_its_own() {
     assert!(!late.status.success() && said.contains("feroce fabric up"), "{said}");
 }
 
-#[test]
-fn the_page_shows_the_fabrics_that_run() {
-    let place = Place::new("web");
+/// Starts `feroce web`, and returns its address without `http://`.
+fn web_of(place: &Place) -> (Child, String) {
     let mut command = place.command(&["--json", "web"]);
     let mut web = command.stdout(Stdio::piped()).spawn().expect("feroce starts");
     let mut line = String::new();
     let stdout = web.stdout.as_mut().expect("piped");
     BufReader::new(stdout).read_line(&mut line).expect("a line");
     let url = serde_json::from_str::<Value>(&line).expect("JSON")["url"].clone();
-    let url = url.as_str().expect("an address").strip_prefix("http://").expect("HTTP").to_owned();
+    let url = url.as_str().expect("an address").strip_prefix("http://").expect("HTTP");
+    (web, url.to_owned())
+}
+
+/// Two hosts and a switch, whose links no subnet manager has brought up.
+#[test]
+fn the_page_draws_an_infiniband_fabric() {
+    let place = Place::new("web-ib");
+    let topology = "Switch 8 \"Leaf\"\n[1] \"HostA\"[1]\n[2] \"HostB\"[1]\n\
+                    Hca 1 \"HostA\"\n[1] \"Leaf\"[1]\nHca 1 \"HostB\"\n[1] \"Leaf\"[2]\n";
+    fs::write(place.0.join("two.net"), topology).expect("a file");
+    place.done(&["fabric", "--name", "web-ib", "up", "two.net"]);
+    let fabric = Fabric { place: &place, name: "web-ib".to_owned() };
+    let (mut web, url) = web_of(&place);
+    let page = crate::web::dump(&format!("http://{url}"), "fabric-ib");
+    web.kill().expect("our child");
+    web.wait().expect("our child");
+    drop(fabric);
+    let Some(page) = page else { return };
+    assert!(page.contains("<h2>Fabric web-ib</h2>"), "{page}");
+    assert!(page.contains("3 nodes, 0 of 4 ports active"), "{page}");
+    assert_eq!(page.matches("class=\"cable down\"").count(), 4, "half a link each:\n{page}");
+    for expected in [">HostA</text>", ">Leaf</text>", "LID 0, 127.", "<td>Leaf:2</td>"] {
+        assert!(page.contains(expected), "{expected}: {page}");
+    }
+}
+
+#[test]
+fn the_page_shows_the_fabrics_that_run() {
+    let place = Place::new("web");
+    let (mut web, url) = web_of(&place);
     let (authority, path) = url.split_once('/').expect("a path");
     let fabrics = || {
         let mut stream = TcpStream::connect(authority).expect("it listens");

@@ -61,8 +61,8 @@ function draw(svg, status, then) {
     const middle = { x: (a.x + b.x) / 2, y: (a.y + b.y) / 2 };
     const ends = { x1: a.x, y1: a.y, x2: middle.x, y2: middle.y };
     const line = element(svg, "line", { class: `cable${state}`, ...ends });
-    element(line, "title", {}, `${port.port} to ${port.peer}: ${scaled(port.queued, "B")} wait, `
-      + `${port.pauses} pauses, dropped: ${dropsOf(port.dropped)}`);
+    element(line, "title", {}, `${port.port} to ${port.peer}: ${port.note
+      || `${scaled(port.queued, "B")} wait, ${port.pauses} pauses`}, dropped: ${dropsOf(port.dropped)}`);
     if (port.queued > 0) drawn.push([port, a, middle]);
     const drops = droppedAt(port) - (was ? droppedAt(was) : droppedAt(port));
     if (drops > 0) dropping.push([drops, a, middle]);
@@ -71,10 +71,12 @@ function draw(svg, status, then) {
     const host = hosts.get(name);
     const wide = Math.min(WIDTH, width / widest - 6);
     const place = { x: x - wide / 2, y: y - HEIGHT / 2, width: wide, height: HEIGHT };
-    element(svg, "rect", { class: "node", rx: host ? 4 : 14, ...place });
-    element(svg, "text", { x, y: y + (host ? -1 : 4), "text-anchor": "middle" }, name);
+    const node = element(svg, "rect", { class: "node", rx: host ? 4 : 14, ...place });
+    if (host && host.title) element(node, "title", {}, host.title);
+    const shown = host && host.shown ? host.shown : name;
+    element(svg, "text", { x, y: y + (host ? -1 : 4), "text-anchor": "middle" }, shown);
     if (host) {
-      const note = `${host.address}${host.processes ? `, ${host.processes} proc.` : ""}`;
+      const note = [host.address, ...(host.processes ? [`${host.processes} proc.`] : [])].join(", ");
       element(svg, "text", { class: "soft", x, y: y + 11, "text-anchor": "middle" }, note);
     }
   }
@@ -90,6 +92,20 @@ function draw(svg, status, then) {
     const [x, y] = [a.x + (middle.x - a.x) * 0.45, a.y + (middle.y - a.y) * 0.45];
     element(svg, "text", { class: "bad halo", x: x + 8, y: y + 4 }, `\u2715 ${drops}`);
   }
+}
+
+// An InfiniBand fabric in the same form. A link that no subnet manager has made active is down.
+function ofSubnet(status) {
+  const hosts = status.nodes.filter((node) => !node.is_switch).map((node) => ({
+    name: node.name,
+    shown: node.has_sm ? `${node.name} (SM)` : node.name,
+    title: `${node.name}: ${node.programs} programs${node.has_sm ? ", a subnet manager runs" : ""}`,
+    address: [`LID ${node.lid}`, ...(node.address ? [node.address] : [])].join(", "),
+  }));
+  const ports = status.nodes.flatMap((node) => node.ports).filter((port) => port.peer)
+    .map((port) => ({ ...port, queued: 0, queue_max: 0, paused_us: 0, is_up: port.state === "active",
+      note: `${port.state}, ${port.packets_sent} packets sent`, dropped: [["discarded", port.discards]] }));
+  return { ...status, hosts, ports };
 }
 
 function cells(parent, kind, values) {
@@ -121,6 +137,19 @@ function fill(table, status, then) {
   table.replaceChildren(made);
 }
 
+function fillSubnet(table, status, then) {
+  const made = document.createDocumentFragment();
+  cells(made, "th", ["Port", "To", "Link", "Sends", "Sent", "Received", "Discarded"]);
+  const seconds = then ? status.seconds - then.seconds : 0;
+  for (const port of status.ports.slice(0, MOST_NODES)) {
+    const was = then && then.ports.find((each) => each.port === port.port);
+    const rate = was && seconds > 0 ? (port.packets_sent - was.packets_sent) / seconds : 0;
+    cells(made, "td", [port.port, port.peer, port.state, scaled(rate, "/s"), port.packets_sent,
+      port.packets_received, port.discards]);
+  }
+  table.replaceChildren(made);
+}
+
 function panel(parent, key) {
   const made = document.createElement("section");
   made.dataset.fabric = key;
@@ -144,8 +173,18 @@ export function showFabrics(parent, fabrics) {
     panels.delete(key);
     const [title, note, svg, table] = ["h2", "p", "svg", "table"].map((tag) => made.querySelector(tag));
     title.textContent = `Fabric ${status ? status.name : name}`;
-    if (kind !== "ethernet") {
-      note.textContent = error || "An InfiniBand fabric: `feroce fabric status` shows it.";
+    if (!status) {
+      note.textContent = error;
+      continue;
+    }
+    if (kind === "infiniband") {
+      const shown = ofSubnet(status);
+      const up = shown.ports.filter((port) => port.is_up).length;
+      note.textContent = `InfiniBand, process ${status.pid}: ${status.nodes.length} nodes, ${up} of `
+        + `${shown.ports.length} ports active, ${status.dropped} datagrams that programs did not take.`;
+      draw(svg, shown, before.get(key));
+      fillSubnet(table, shown, before.get(key));
+      now.set(key, shown);
       continue;
     }
     note.textContent = `Process ${status.pid}, ${status.delivered} packets delivered, dropped: `
