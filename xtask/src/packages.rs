@@ -48,6 +48,12 @@ const PACKAGES: &[Package] = &[
         without: "the recipe of pytest is not tried",
     },
     Package {
+        name: "python3-yaml",
+        program: "",
+        reason: "reads the jobs and manifests of docs/recipes, to run what they say",
+        without: "the recipes of GitHub, GitLab and Kubernetes are not tried",
+    },
+    Package {
         name: "valgrind",
         program: "valgrind",
         reason: "counts instructions, which are the same on every machine",

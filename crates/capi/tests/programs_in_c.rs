@@ -4,7 +4,7 @@
 use std::path::Path;
 use std::process::Command;
 
-use crate::common::{directory, gcc, headers, library, scratch};
+use crate::common::{command, directory, gcc, headers, library, scratch};
 
 /// Compiles a program of `tests/c` and runs it on devices at these addresses.
 fn run(name: &str, addresses: &str) {
@@ -25,6 +25,34 @@ fn run(name: &str, addresses: &str) {
     let output = command.output().expect("timeout is part of coreutils");
     let errors = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{name}: {}\n{errors}", output.status);
+}
+
+/// A listener whose port another user has taken gets an event, and standard error says why.
+#[test]
+fn a_listener_that_has_lost_its_port_is_told() {
+    if !nix::unistd::geteuid().is_root() {
+        eprintln!("SKIPPED: only root can start processes of other users");
+        return;
+    }
+    let tests = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests");
+    let (folder, source) = (scratch("lost-port"), tests.join("c/lost_port.c"));
+    let (source, library) = (source.display().to_string(), library().display().to_string());
+    let program = folder.join("lost_port");
+    let shown = program.display().to_string();
+    if headers().is_none() || gcc(&["-Wall", "-Werror", &source, "-o", &shown, &library]).is_none()
+    {
+        return;
+    }
+    let mut script = Command::new("timeout");
+    script.args(["60", "unshare", "--net", "--mount", "sh"]).current_dir(&folder);
+    script.arg(tests.join("programs/lost_port.sh")).arg(command()).arg(&program);
+    script.env("LD_LIBRARY_PATH", directory("lost-port-lib"));
+    let output = script.output().expect("timeout is part of coreutils");
+    let said = String::from_utf8_lossy(&output.stdout);
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{}\n{said}{errors}", output.status);
+    assert!(said.contains("RDMA_CM_EVENT_ADDR_ERROR -98"), "{said}");
+    assert!(said.contains("another process has taken port 7001 of 127.0.0.1"), "{said}");
 }
 
 #[test]
