@@ -37,7 +37,7 @@ pub(crate) enum Command {
 #[command(after_help = "\
 Linux connects with its own driver, which needs an RDMA device, Soft-RoCE for example:
   nvme connect -t rdma -a ADDRESS -s 4420 -n NQN
-Hosts are believed the name that they say they have, unless --secrets has a secret of theirs.
+The name that a host gives is not checked, unless --secrets has a secret for it.
 Nothing is encrypted: serve disks in networks that you trust.
 
 Examples:

@@ -20,7 +20,7 @@ can do without.";
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Args {
-    /// Machine to which programs shall send
+    /// Another machine, to check the path to it
     host: Option<String>,
 }
 

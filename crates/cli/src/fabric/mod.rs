@@ -38,7 +38,7 @@ Examples:
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Args {
-    /// Which fabric, if there are several.
+    /// Name of the fabric, if several run.
     #[arg(long, global = true, default_value = place::DEFAULT_NAME, value_name = "NAME")]
     #[arg(value_parser = place::parse_name)]
     name: String,

@@ -69,7 +69,7 @@ pub(crate) struct UpArgs {
     /// Begin the addresses of hosts with these two numbers [default: 127.77, or the next free one].
     #[arg(long, value_name = "A.B", value_parser = parse_prefix)]
     addresses: Option<[u8; 2]>,
-    /// Everything random follows from it.
+    /// Random seed: the same seed gives the same run.
     #[arg(long, default_value_t = 1, value_name = "N")]
     seed: u64,
     /// Start opensm on a host of an InfiniBand fabric [default: the first], and wait until all

@@ -56,7 +56,7 @@ pub(crate) struct Args {
     /// Topology for a connection matrix, if it has not the same name.
     #[arg(long, value_name = "FILE.topo")]
     topo: Option<PathBuf>,
-    /// Everything random follows from it.
+    /// Random seed: the same seed gives the same run.
     #[arg(long, default_value_t = 1, value_name = "N")]
     seed: u64,
     /// Write fct.txt, pfc.txt, qlen.txt, flows.csv, series.csv and summary.json to this directory.
