@@ -19,6 +19,10 @@ for up in lo eth0; do
     ip link set "$up" up
     ip -n client link set "$up" up
 done
+# The kernel says a moment later that the link works.
+until ip -br link show eth0 | grep -q " UP " && ip -n client -br link show eth0 | grep -q " UP "; do
+    sleep 0.02
+done
 echo "10.244.0.2 $name" > hosts
 mount --bind hosts /etc/hosts
 
