@@ -1,5 +1,6 @@
 /* A program whose address space ends: every call that creates or enlarges something fails with
  * ENOMEM, what there is goes on working, and when memory is free again, so is everything. */
+#include <arpa/inet.h>
 #include <malloc.h>
 #include <rdma/rdma_cma.h>
 #include <sys/resource.h>
@@ -198,6 +199,23 @@ static void unhog(void *all)
     malloc_trim(0);
 }
 
+/* Calls of the connection manager with ids that exist. */
+static void connect_without_memory(struct rdma_cm_id *bound, struct rdma_cm_id *unbound,
+                                   int results[3], int errors[3])
+{
+    struct sockaddr_in to = { .sin_family = AF_INET, .sin_port = htons(7471) };
+    inet_pton(AF_INET, "127.122.0.12", &to.sin_addr);
+    errno = 0;
+    results[0] = rdma_listen(bound, 8);
+    errors[0] = errno;
+    errno = 0;
+    results[1] = rdma_resolve_addr(unbound, NULL, (struct sockaddr *)&to, 1000);
+    errors[1] = errno;
+    errno = 0;
+    results[2] = rdma_bind_addr(unbound, (struct sockaddr *)&to);
+    errors[2] = errno;
+}
+
 /* Nothing can be made without memory, and nothing ends the program. */
 static void without_memory(void)
 {
@@ -208,6 +226,10 @@ static void without_memory(void)
     struct ibv_qp *deep = make_deep_qp();
     CHECK(deep);
     CHECK(!ibv_modify_qp(deep, &attr, IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_QKEY));
+    struct rdma_cm_id *bound = make_id(), *unbound = make_id();
+    struct sockaddr_in at = { .sin_family = AF_INET };
+    inet_pton(AF_INET, "127.122.0.12", &at.sin_addr);
+    CHECK(bound && unbound && !rdma_bind_addr(bound, (struct sockaddr *)&at));
     limit(1 << 22);
     all = hog();
     for (int i = 0; i < KINDS; i++) {
@@ -222,6 +244,8 @@ static void without_memory(void)
     int channel_error = errno;
     struct ibv_comp_channel *comp = ibv_create_comp_channel(end->context);
     int comp_error = errno;
+    int results[3], errors[3];
+    connect_without_memory(bound, unbound, results, errors);
     /* Those that existed before go on, and one that was never used takes what it can. */
     for (int i = 0; i < 1000; i++)
         say(end, "none");
@@ -237,6 +261,10 @@ static void without_memory(void)
             _exit(1);
         }
     CHECK(cq == ENOMEM && srq == ENOMEM && posted < 16000);
+    for (int i = 0; i < 3; i++)
+        CHECK(results[i] == -1 && errors[i] == ENOMEM);
+    CHECK(!rdma_listen(bound, 8));
+    CHECK(!free_id(bound) && !free_id(unbound));
     for (; posted < 16000; posted++)
         CHECK(!ibv_post_recv(deep, &(struct ibv_recv_wr){ 0 }, &bad));
     CHECK(!free_qp(deep));
