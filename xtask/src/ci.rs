@@ -30,12 +30,14 @@ Environment:
 
 /// Settings of cargo that make a build from nothing quicker and change no program's behaviour:
 /// no optimization across crates (less than half the time), no line tables (a panic names its line
-/// without them), nothing kept for the next change of a file.
-const QUICK: [(&str, &str); 4] = [
+/// without them), nothing kept for the next change of a file, and the same profile for what is
+/// packed as for the swarm, which shares its crates and has its assertions.
+const QUICK: [(&str, &str); 5] = [
     ("CARGO_PROFILE_RELEASE_LTO", "off"),
     ("CARGO_PROFILE_RELEASE_DEBUG", "none"),
     ("CARGO_PROFILE_DEV_DEBUG", "none"),
     ("CARGO_INCREMENTAL", "0"),
+    ("XTASK_PROFILE", "swarm"),
 ];
 
 /// How a step ended, if it did not fail.

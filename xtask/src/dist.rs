@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use crate::args::Args;
-use crate::shell::{ask, cargo, is_on_path, root, run, target_dir};
+use crate::shell::{ask, build_packed, is_on_path, packed, root, run, target_dir};
 use crate::{Failure, Outcome};
 
 pub(crate) const HELP: &str = "\
@@ -90,7 +90,7 @@ pub(crate) fn main(mut args: Args) -> Outcome {
 
 /// Builds all of them into `out`.
 pub(crate) fn build(out: &Path) -> Outcome<Built> {
-    run(&mut cargo(["build", "--release", "-p", "feroce-cli", "-p", "feroce-capi"]))?;
+    build_packed()?;
     let version = version()?;
     let folder = out.join(format!("feroce-{version}-{}", std::env::consts::ARCH));
     tree(&folder)?;
@@ -142,11 +142,10 @@ fn tree(folder: &Path) -> Outcome {
     if folder.exists() {
         fs::remove_dir_all(folder).map_err(|e| failed(folder, e))?;
     }
-    let release = target_dir().join("release");
     let command = folder.join("bin/feroce");
-    copy(&release.join("feroce"), &command)?;
+    copy(&packed("feroce"), &command)?;
     let library = folder.join("lib/feroce/libferoce.so");
-    copy(&release.join("libferoce_capi.so"), &library)?;
+    copy(&packed("libferoce_capi.so"), &library)?;
     for name in NAMES {
         let link = library.with_file_name(name);
         symlink("libferoce.so", &link).map_err(|e| failed(&link, e))?;

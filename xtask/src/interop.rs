@@ -42,7 +42,7 @@ use std::time::Instant;
 
 use crate::args::Args;
 use crate::packages::{self, Package};
-use crate::shell::{cargo, limited, root, run, run_keeping};
+use crate::shell::{build_packed, limited, root, run, run_keeping};
 use crate::{Failure, Outcome, swarm};
 use alone::Alone;
 use cells::Cell;
@@ -150,7 +150,7 @@ pub(crate) fn main(mut args: Args) -> Outcome {
     }
     packages::require(PACKAGES)?;
     if guest.is_none() {
-        run(&mut cargo(["build", "--release", "-p", "feroce-cli", "-p", "feroce-capi"]))?;
+        build_packed()?;
         build_own_programs(driver)?;
         if driver == Driver::Rxe {
             alone::build_tests()?;

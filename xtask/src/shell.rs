@@ -23,6 +23,23 @@ pub(crate) fn target_dir() -> PathBuf {
     root().join(std::env::var_os("CARGO_TARGET_DIR").unwrap_or_else(|| "target".into()))
 }
 
+/// Builds the command and the drop-in library as they are packed and tried, in the profile of
+/// [`packed`].
+pub(crate) fn build_packed() -> Outcome {
+    let mut build = cargo(["build", "-p", "feroce-cli", "-p", "feroce-capi"]);
+    run(build.arg("--profile").arg(profile()))
+}
+
+/// A file that [`build_packed`] has built.
+pub(crate) fn packed(name: &str) -> PathBuf {
+    target_dir().join(profile()).join(name)
+}
+
+/// The profile of what is packed: CI builds it as the swarm, whose crates it shares then.
+fn profile() -> String {
+    std::env::var("XTASK_PROFILE").unwrap_or_else(|_| "release".into())
+}
+
 /// The folder for what outlives a checkout: downloads, and what a long campaign remembers.
 pub(crate) fn cache_dir() -> PathBuf {
     let named = std::env::var_os("XDG_CACHE_HOME").map(PathBuf::from);

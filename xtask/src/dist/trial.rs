@@ -6,7 +6,7 @@ use std::process::Command;
 
 use super::clean::Root;
 use super::{Built, copy, failed};
-use crate::shell::{ask, cargo, is_on_path, run, target_dir};
+use crate::shell::{ask, cargo, is_on_path, packed, run, target_dir};
 use crate::{Failure, Outcome};
 
 /// What a program of this system sees and does on the software adapter.
@@ -81,7 +81,7 @@ fn cargo_installed(out: &Path) -> Outcome<std::path::PathBuf> {
     // Without optimization: the command is as good for this, and built in a fraction of the time.
     let mut install = cargo(["install", "--debug", "--locked", "--path", "crates/cli", "--root"]);
     install.arg(&root).arg("--target-dir").arg(target_dir()).args(["--force", "--quiet"]);
-    run(install.env("FEROCE_BUNDLE", target_dir().join("release/libferoce_capi.so")))?;
+    run(install.env("FEROCE_BUNDLE", packed("libferoce_capi.so")))?;
     Ok(root.join("bin/feroce"))
 }
 

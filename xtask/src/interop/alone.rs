@@ -7,7 +7,7 @@ use std::path::PathBuf;
 
 use super::counters::{self, Counters};
 use super::lab::{Lab, in_guest};
-use crate::shell::{cargo, run_keeping, target_dir};
+use crate::shell::{cargo, packed, run_keeping, target_dir};
 use crate::{Failure, Outcome};
 
 /// Longer than any of them takes, even where a busy machine emulates another.
@@ -140,7 +140,7 @@ impl Alone {
     fn run_once(self, lab: &Lab) -> Outcome {
         match self {
             Self::Command(words, says) => {
-                let feroce = in_guest(&target_dir().join("release/feroce"));
+                let feroce = in_guest(&packed("feroce"));
                 let said = run_here(lab, &format!("{feroce} {words}"))?;
                 expect(said.contains(says), || format!("it does not say `{says}`:\n{said}"))
             }

@@ -10,7 +10,7 @@ use super::ready;
 pub(super) use super::rows::{Ending, ROWS, Row};
 use super::rows::{SWARM, tool};
 use super::siw_rows::SIW_ROWS;
-use crate::shell::target_dir;
+use crate::shell::{packed, target_dir};
 
 /// Our own programs, which are compiled from `interop/`, and what each is linked with.
 pub(super) const OWN: [(&str, &[&str]); 7] = [
@@ -113,7 +113,7 @@ impl Cell {
             true => own_path(programs[role]),
             false => programs[role].into(),
         };
-        let feroce = target_dir().join("release/feroce");
+        let feroce = packed("feroce");
         let waits = role == 1 && family.hasty_client == Some(side);
         let lingers = side == Side::Ours && family.lingers;
         let before = |there: fn(&Path) -> String| {
