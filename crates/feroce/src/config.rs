@@ -341,8 +341,8 @@ const KEYS: &[Key] = &[
         name: "congestion",
         default: "none",
         help: "how senders avoid congestion: `none`, `dcqcn` as published in 2015, `connectx` \
-               (DCQCN as ConnectX adapters run it), `timely` or `swift`; it concerns packets, and \
-               not what is copied between processes of a host (`shared = off` makes it packets)",
+               (DCQCN as ConnectX adapters run it), `timely` or `swift`; all but `none` make \
+               packets of what is else copied inside this host",
         apply: |s, v| set(&mut s.engine.congestion, congestion::algorithm(v)),
     },
     Key {

@@ -495,7 +495,7 @@ fn engine_config(settings: &Settings) -> Config {
     }
     // A switch does not send a packet back to the port that it came from.
     let is_switched = settings.fabric.is_some() || settings.subnet.is_some();
-    config.loops_back &= is_switched || !stack::is_layered(settings);
+    config.loops_back &= is_switched || !stack::wants_packets(settings);
     config
 }
 

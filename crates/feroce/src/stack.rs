@@ -8,8 +8,8 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use feroce_engine::TransportKind;
 use feroce_engine::iwarp::HandshakeConfig;
+use feroce_engine::{CongestionConfig, TransportKind};
 use feroce_link::tcp::{StreamFaults, StreamRecords, TcpLink};
 use feroce_link::{
     EtherConfig, EtherLink, Fault, FaultConfig, FaultSwitch, IcrcPolicy, Logger, Pcap, PcapConfig,
@@ -39,7 +39,7 @@ pub(crate) fn carrier(
     let udp = UdpLink::new(UdpConfig { listen: false, ..config }, &[])?;
     let wire = RoceLink::new(udp, ether)?;
     let link = HostLink::new(wire, Arc::clone(registry), icrc)?.with_lease(lease).with_log(&log);
-    let is_seen = is_layered(settings) || settings.tap.is_some();
+    let is_seen = wants_packets(settings) || settings.tap.is_some();
     Ok(Box::new(if is_seen { link } else { link.fetching() }))
 }
 
@@ -224,6 +224,12 @@ fn pcap_config(clock: &Clock, device: &str, log: &Logger) -> PcapConfig {
 /// Whether layers between carrier and engine want to see packets as a wire would carry them.
 pub(crate) fn is_layered(settings: &Settings) -> bool {
     settings.pcap.is_some() || settings.trace.is_some() || settings.fault.is_some()
+}
+
+/// Whether everything travels in packets, also inside this host: for the layers, or because
+/// congestion control paces packets, and knows nothing of what is copied.
+pub(crate) fn wants_packets(settings: &Settings) -> bool {
+    is_layered(settings) || !matches!(settings.engine.congestion, CongestionConfig::None)
 }
 
 fn policy(settings: &Settings) -> IcrcPolicy {

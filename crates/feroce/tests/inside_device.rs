@@ -1,9 +1,12 @@
-//! Traffic between queue pairs of one device passes the layers that settings ask for: faults,
-//! captures and traces.
+//! Traffic between queue pairs of one device, and of one host, obeys the settings that concern
+//! packets: faults, captures, traces and congestion control.
 
 use std::error::Error;
 
-use feroce::{Access, Device, QpCap, SendOp, SendWr, Settings, WcStatus};
+use feroce::{
+    Access, CongestionConfig, Context, Device, EngineConfig, QpCap, SendOp, SendWr, Settings,
+    WcStatus,
+};
 
 const WRITES: usize = 40;
 
@@ -11,7 +14,10 @@ type Counters = Vec<(&'static str, u64)>;
 
 /// Writes between two queue pairs of one device, and returns what its link counted.
 fn write_inside(address: &str, settings: Settings) -> Result<Counters, Box<dyn Error>> {
-    let device = Device::at([address.parse()?]).open_with(settings)?;
+    write_in(&Device::at([address.parse()?]).open_with(settings)?)
+}
+
+fn write_in(device: &Context) -> Result<Counters, Box<dyn Error>> {
     let (pd, cq) = (device.alloc_pd()?, device.create_cq(64)?);
     let cap = QpCap::new(WRITES as u32, 1);
     let mut qp = pd.rc_qp(&cq, &cq, cap).create()?;
@@ -70,4 +76,42 @@ fn captures_and_traces_have_traffic_inside_a_device() {
         }
     }
     std::fs::remove_dir_all(folder).unwrap();
+}
+
+#[test]
+fn congestion_control_concerns_traffic_inside_a_host() {
+    let paced = || {
+        let congestion = CongestionConfig::Dcqcn(Default::default());
+        Settings { engine: EngineConfig { congestion, ..Default::default() }, ..Default::default() }
+    };
+    // One device.
+    for (settings, address, is_inside) in
+        [(Settings::default(), "127.81.1.5", true), (paced(), "127.81.1.6", false)]
+    {
+        let device = Device::at([address.parse().unwrap()]).open_with(settings).unwrap();
+        write_in(&device).unwrap();
+        assert_eq!(device.counters().loopback_pkts > 0, is_inside, "{address}");
+    }
+    // Two, as of two processes.
+    for (settings, address, is_copied) in
+        [(Settings::default as fn() -> _, "127.81.1.7", true), (paced, "127.81.1.8", false)]
+    {
+        let open = || Device::at([address.parse().unwrap()]).open_with(settings()).unwrap();
+        let (here, there) = (open(), open());
+        let end = |context: &Context| {
+            let (pd, cq) = (context.alloc_pd().unwrap(), context.create_cq(8).unwrap());
+            let qp = pd.rc_qp(&cq, &cq, QpCap::new(4, 4)).create().unwrap();
+            let access = Access::LOCAL_WRITE | Access::REMOTE_WRITE;
+            (qp, pd.alloc_mr(1 << 20, access).unwrap(), cq)
+        };
+        let ((mut qp, source, cq), (mut peer, target, _cq)) = (end(&here), end(&there));
+        qp.connect(&peer.endpoint().unwrap()).unwrap();
+        peer.connect(&qp.endpoint().unwrap()).unwrap();
+        let write = SendOp::Write(target.remote(0));
+        qp.post_send([SendWr::new(1, write, source.data(0..1 << 20))]).unwrap();
+        assert_eq!(cq.wait().unwrap().status, WcStatus::Success);
+        let is_packets = here.counters().sent_bytes >= 1 << 20;
+        let remote = count(&here.link_counters(), "shm_tx_remote_payload");
+        assert_eq!(!is_packets || remote > 0, is_copied, "{address}: {remote} remote payloads");
+    }
 }
