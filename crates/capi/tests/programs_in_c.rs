@@ -20,7 +20,8 @@ fn run(name: &str, addresses: &str) {
         return;
     }
     let mut command = Command::new("timeout");
-    command.args(["60", &program]).env("FEROCE_ADDRESS", addresses);
+    // Some take half a minute on a busy machine.
+    command.args(["180", &program]).env("FEROCE_ADDRESS", addresses);
     command.env("LD_LIBRARY_PATH", directory(&format!("{name}-lib")));
     let output = command.output().expect("timeout is part of coreutils");
     let errors = String::from_utf8_lossy(&output.stderr);
