@@ -352,9 +352,10 @@ impl<C: SharedPort> HostLink<C> {
         let (taken, news) = lease.receive(budget, |train, _| {
             sink(&RxTrain { trailer: if is_checked { train.trailer } else { 0 }, ..*train });
         });
+        // A process without connections wants no departures, and keeps none.
+        let departures = lease.take_departures();
         if self.registry.wants_departures() {
-            let departures = lease.take_departures().into_iter();
-            departures.for_each(|departure| self.registry.add_departure(departure));
+            departures.into_iter().for_each(|departure| self.registry.add_departure(departure));
         }
         if news != News::Nothing {
             self.port_owner.follow(lease, &mut self.peers);
