@@ -1,4 +1,4 @@
-//! Numbers of bytes on the command line.
+//! Numbers of bytes on the command line, and buffers as large as they ask for.
 
 use std::fmt::Display;
 use std::ops::RangeInclusive;
@@ -20,6 +20,15 @@ where
     let bytes = number.checked_mul(1 << shift).and_then(|bytes| T::try_from(bytes).ok());
     let bytes = bytes.filter(|bytes| range.contains(bytes));
     bytes.ok_or_else(|| format!("{text} is not in {}..={}", range.start(), range.end()))
+}
+
+/// A buffer as large as the user wants, or an error where the machine has no room for it.
+pub(crate) fn filled(byte: u8, len: usize) -> anyhow::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    let room = bytes.try_reserve_exact(len);
+    room.map_err(|_| anyhow::anyhow!("there is no memory for a buffer of {len} bytes"))?;
+    bytes.resize(len, byte);
+    Ok(bytes)
 }
 
 const EXPECTED: &str = "expected a number of bytes, such as 4096, 64K or 1M";

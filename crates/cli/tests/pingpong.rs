@@ -351,6 +351,18 @@ fn without_a_loopback_both_ends_say_so() {
 }
 
 #[test]
+fn too_large_a_message_is_an_error() {
+    // Enough for the program, and for its buffers at no end.
+    for command in ["rc-pingpong --both -n 1 -s 1G", "perf send bw --both -n 1 -s 1G"] {
+        let limited = format!("ulimit -v 2000000; exec {} {command}", env!("CARGO_BIN_EXE_feroce"));
+        let output = Command::new("sh").args(["-c", &limited]).output().expect("a shell");
+        let said = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(1), "{command}: {said}");
+        assert!(said.contains("memory"), "{command}: {said}");
+    }
+}
+
+#[test]
 fn usage_errors_exit_with_2() {
     for args in ["rc-pingpong -m 1000", "ud-pingpong -m 1024", "srq-pingpong -q 256"] {
         assert_eq!(run(args).status.code(), Some(2), "{args}");

@@ -18,6 +18,7 @@ use super::by_cm::Ids;
 use super::side::{Ends, Message, QpEnd, Side};
 use super::spec::{AtomicKind, Memory, Op, Service, Spec};
 use crate::cm::Target;
+use crate::size::filled;
 
 /// Bytes of the GRH in front of a received datagram.
 const GRH: usize = 40;
@@ -142,8 +143,9 @@ impl End {
         };
         // Write every page before the measurement: ordinary pages that were never written all map
         // to the kernel's one zero page, which stays in the cache and is cheaper to copy than data.
+        let bytes = filled(0x5a, slot)?;
         for i in 0..spec.qps as usize {
-            mr.write_at(i * slot, &vec![0x5a; slot])?;
+            mr.write_at(i * slot, &bytes)?;
         }
         let cap = QpCap {
             max_send_sge: 1,

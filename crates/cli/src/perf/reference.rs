@@ -14,6 +14,7 @@ use super::clock::{self, nanos};
 use super::measure::{Figures, Row, Sample};
 use super::spec::{Amount, Mode, Spec};
 use super::stop;
+use crate::size::filled;
 
 /// Empty polls before the thread yields the processor.
 const SPINS: u32 = 64;
@@ -98,12 +99,11 @@ pub(crate) fn tcp(spec: &Spec, here: IpAddr, there: IpAddr, size: usize) -> anyh
     let mut sample = Sample::new();
     let (mut messages, mut cpu_s) = (0_u64, 0.0);
     let mut elapsed = Duration::ZERO;
+    let (bytes, mut arrived) = (filled(0x5a, size)?, filled(0, size.max(1 << 17))?);
     std::thread::scope(|scope| {
         let reader = std::thread::Builder::new().spawn_scoped(scope, move || {
-            let mut bytes = vec![0; size.max(1 << 17)];
-            while incoming.read(&mut bytes).is_ok_and(|n| n > 0) {}
+            while incoming.read(&mut arrived).is_ok_and(|n| n > 0) {}
         })?;
-        let bytes = vec![0x5a; size];
         let (started, cpu_before) = (clock::now(), clock::cpu_s());
         let mut before = started;
         while messages < target && (before - started).as_secs_f64() < seconds && !stop::requested()

@@ -8,6 +8,8 @@ use std::collections::VecDeque;
 
 use feroce::{Access, Data, Error, Mr, Pd, RecvWr};
 
+use crate::size::filled;
+
 /// The value of bytes that no other rule sets.
 const FILL: u8 = 0x7b;
 
@@ -51,14 +53,14 @@ pub(super) struct Memory {
 }
 
 impl Memory {
-    pub(super) fn new(pd: &Pd, layout: Layout) -> Result<Self, Error> {
+    pub(super) fn new(pd: &Pd, layout: Layout) -> anyhow::Result<Self> {
         let stride = layout.headroom + layout.size;
         // Buffer 0 is the send buffer.
         let slots: VecDeque<u64> =
             if layout.echo { [0].into() } else { (1..=layout.slots as u64).collect() };
         let total = stride * (slots.len() + usize::from(!layout.echo));
         let mr = pd.alloc_mr(total.max(1), Access::LOCAL_WRITE)?;
-        let (sent, seen) = (vec![FILL; layout.size], vec![0; layout.size]);
+        let (sent, seen) = (filled(FILL, layout.size)?, filled(0, layout.size)?);
         mr.write_at(layout.headroom, &sent)?;
         Ok(Self { mr, layout, sent, seen, messages: 0, slots })
     }

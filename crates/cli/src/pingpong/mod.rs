@@ -18,7 +18,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use anyhow::Context as _;
+use anyhow::{Context as _, bail};
 use serde::Serialize;
 use signal_hook::consts::{SIGINT, SIGTERM};
 
@@ -122,6 +122,10 @@ fn run_both(request: &Request, json: bool) -> anyhow::Result<ExitCode> {
         let client = watch(call());
         (server.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)), client)
     });
+    if let (Err(server), Err(client)) = (&server, &client) {
+        // One failed because the other did, and only the user can tell which.
+        bail!("the server: {server:#}\nthe client: {client:#}");
+    }
     // Both sessions live until both ends are done.
     let ((_server, served), (_client, called)) = (server?, client?);
     if json {
