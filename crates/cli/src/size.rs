@@ -8,17 +8,8 @@ pub(crate) fn parse<T>(text: &str, range: &RangeInclusive<T>) -> Result<T, Strin
 where
     T: TryFrom<u64> + PartialOrd + Display,
 {
-    let digits = text.trim_end_matches(|c: char| !c.is_ascii_digit());
-    let shift = match text[digits.len()..].to_ascii_lowercase().as_str() {
-        "" => 0,
-        "k" | "kib" => 10,
-        "m" | "mib" => 20,
-        "g" | "gib" => 30,
-        _ => return Err(EXPECTED.to_owned()),
-    };
-    let number: u64 = digits.parse().map_err(|_| EXPECTED)?;
-    let bytes = number.checked_mul(1 << shift).and_then(|bytes| T::try_from(bytes).ok());
-    let bytes = bytes.filter(|bytes| range.contains(bytes));
+    let bytes = feroce_link::parse_size(text).ok_or(EXPECTED)?;
+    let bytes = T::try_from(bytes).ok().filter(|bytes| range.contains(bytes));
     bytes.ok_or_else(|| format!("{text} is not in {}..={}", range.start(), range.end()))
 }
 

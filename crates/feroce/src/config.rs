@@ -342,7 +342,7 @@ const KEYS: &[Key] = &[
         default: "none",
         help: "how senders avoid congestion: `none`, `dcqcn` as published in 2015, `connectx` \
                (DCQCN as ConnectX adapters run it), `timely` or `swift`; all but `none` make \
-               packets of what is else copied inside this host",
+               packets of what is otherwise copied inside this host",
         apply: |s, v| set(&mut s.engine.congestion, congestion::algorithm(v)),
     },
     Key {

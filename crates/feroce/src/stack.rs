@@ -201,13 +201,7 @@ pub(crate) fn streams(
         .pcap
         .as_deref()
         .map(|file| PcapFile::create(named(file, device), pcap_config(clock, device, log)));
-    let trace = settings.trace.as_deref().map(|file| {
-        let trace = match file.as_os_str().as_encoded_bytes() {
-            b"-" => TraceFile::new(io::stderr()).with_name(device),
-            _ => TraceFile::create(named(file, device), device)?,
-        };
-        Ok::<_, io::Error>(trace.with_time(clock.epoch_ns()).with_log(log.clone()))
-    });
+    let trace = settings.trace.as_deref().map(|file| trace_file(file, clock, device, log));
     let records = StreamRecords::new(capture.transpose()?, trace.transpose()?);
     let faults = match faults {
         Faults::Streams(switch) => Some(StreamFaults::with_switch(Arc::clone(switch))),
@@ -219,6 +213,15 @@ pub(crate) fn streams(
 fn pcap_config(clock: &Clock, device: &str, log: &Logger) -> PcapConfig {
     let (interface, log) = (device.to_owned(), log.clone());
     PcapConfig { interface, epoch_ns: clock.epoch_ns(), log, ..PcapConfig::default() }
+}
+
+/// Where the setting `trace` writes.
+fn trace_file(file: &Path, clock: &Clock, device: &str, log: &Logger) -> io::Result<TraceFile> {
+    let trace = match file.as_os_str().as_encoded_bytes() {
+        b"-" => TraceFile::new(io::stderr()).with_name(device),
+        _ => TraceFile::create(named(file, device), device)?,
+    };
+    Ok(trace.with_time(clock.epoch_ns()).with_log(log.clone()))
 }
 
 /// Whether layers between carrier and engine want to see packets as a wire would carry them.
@@ -264,11 +267,7 @@ pub(crate) fn build(
         };
     }
     if let Some(file) = &settings.trace {
-        let trace = match file.as_os_str().as_encoded_bytes() {
-            b"-" => Trace::new(link, io::stderr()).with_name(device),
-            _ => Trace::create(link, named(file, device), device)?,
-        };
-        let trace = trace.with_time(clock.epoch_ns()).with_log(log.clone());
+        let trace = Trace::new(link, trace_file(file, clock, device, log)?);
         link = match switch {
             Some(switch) => Box::new(trace.with_faults(Arc::clone(switch))),
             None => Box::new(trace),

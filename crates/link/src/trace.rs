@@ -23,7 +23,7 @@ use crate::{
 /// 0.000034567 in  10.0.0.2 > 10.0.0.1 -> 0x0012aa RC ACK PSN 0x000123, MSN 1
 /// ```
 ///
-/// Times count from the first packet, or are the time of day (UTC) if the layer knows the time. A
+/// Times count from the first packet, or are the time of day ([`TraceFile::with_time`]). A
 /// writer that fails is not written to again.
 pub struct Trace<C> {
     inner: C,
@@ -32,16 +32,9 @@ pub struct Trace<C> {
 }
 
 impl<C: Carrier> Trace<C> {
-    /// Traces what passes through `inner` in a new file, whose first line names `device`. A trace
-    /// of an earlier run is overwritten, any other file is not. If another device writes to the
-    /// file, this one takes a name with a number: `trace-2.txt`.
-    pub fn create(inner: C, file: impl AsRef<FilePath>, device: &str) -> io::Result<Self> {
-        Ok(Self { inner, log: Log::create(file.as_ref(), device)?, faults: None })
-    }
-
     /// Traces what passes through `inner`.
-    pub fn new(inner: C, out: impl Write + Send + 'static) -> Self {
-        Self { inner, log: Log::new(out), faults: None }
+    pub fn new(inner: C, trace: TraceFile) -> Self {
+        Self { inner, log: trace.log, faults: None }
     }
 
     /// Says what a [`Fault`](crate::Fault) above with this switch does to packets.
@@ -49,6 +42,34 @@ impl<C: Carrier> Trace<C> {
     pub fn with_faults(mut self, switch: Arc<FaultSwitch>) -> Self {
         self.faults = Some(switch);
         self
+    }
+}
+
+/// What the first line of a trace in a file begins with.
+const TITLE: &str = "# feroce trace of";
+
+impl<L: fmt::Debug> fmt::Debug for Trace<L> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Trace").field("inner", &self.inner).finish_non_exhaustive()
+    }
+}
+
+/// Where a trace goes, and how its lines look.
+pub struct TraceFile {
+    log: Log,
+}
+
+impl TraceFile {
+    /// Begins a new file, whose first line names `device`. A trace of an earlier run is overwritten,
+    /// any other file is not. If another device writes to the file, this one takes a name with a
+    /// number: `trace-2.txt`.
+    pub fn create(file: impl AsRef<FilePath>, device: &str) -> io::Result<Self> {
+        Ok(Self { log: Log::create(file.as_ref(), device)? })
+    }
+
+    /// A trace in no file.
+    pub fn new(out: impl Write + Send + 'static) -> Self {
+        Self { log: Log::new(out) }
     }
 
     /// Says where messages go.
@@ -67,53 +88,6 @@ impl<C: Carrier> Trace<C> {
     }
 
     /// Names the device and the process in every line: several write to the same place.
-    #[must_use]
-    pub fn with_name(mut self, device: &str) -> Self {
-        self.log.name_lines(device);
-        self
-    }
-}
-
-/// What the first line of a trace in a file begins with.
-const TITLE: &str = "# feroce trace of";
-
-impl<L: fmt::Debug> fmt::Debug for Trace<L> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Trace").field("inner", &self.inner).finish_non_exhaustive()
-    }
-}
-
-/// A trace of what the caller has from somewhere.
-pub struct TraceFile {
-    log: Log,
-}
-
-impl TraceFile {
-    /// Begins a file, as [`Trace::create`] does.
-    pub fn create(file: impl AsRef<FilePath>, device: &str) -> io::Result<Self> {
-        Ok(Self { log: Log::create(file.as_ref(), device)? })
-    }
-
-    /// A trace in no file.
-    pub fn new(out: impl Write + Send + 'static) -> Self {
-        Self { log: Log::new(out) }
-    }
-
-    /// Says where messages go.
-    #[must_use]
-    pub fn with_log(mut self, logger: Logger) -> Self {
-        self.log.logger = logger;
-        self
-    }
-
-    /// Begins lines with the time of day, as [`Trace::with_time`] does.
-    #[must_use]
-    pub fn with_time(mut self, epoch_ns: u64) -> Self {
-        self.log.epoch_ns = Some(epoch_ns);
-        self
-    }
-
-    /// Names the device and the process in every line.
     #[must_use]
     pub fn with_name(mut self, device: &str) -> Self {
         self.log.name_lines(device);

@@ -13,6 +13,7 @@ use crate::common::{counter, loopback, packets_of, path, receive, send_of, warni
 use feroce_link::Verified;
 use feroce_link::{
     Carrier, Control, Fault, FaultConfig, IcrcPolicy, MemoryLink, Pcap, PcapConfig, Trace,
+    TraceFile,
 };
 use feroce_train::{Ext, Framing, Instant, Path, Train, TrainOps};
 use feroce_wire::{Aeth, Frame, Gid, Msn, NakCode, Net, Op, Opcode, Reth, Rkey, Service, Syndrome};
@@ -353,7 +354,7 @@ fn traffic_goes_on_when_the_disk_is_full() {
     let config = PcapConfig { buffer: 1, ..config() };
     let ((), mut said) = warnings::during(|| {
         let link = Pcap::new(near, Small(1000), config).expect("a header");
-        let mut link = Trace::new(link, Small(100));
+        let mut link = Trace::new(link, TraceFile::new(Small(100)));
         for _ in 0..5 {
             let train = send_of(path(loopback(1), loopback(2)), 2, 256, 256);
             assert_eq!(link.send_one(at_us(0), &train).expect("sent"), Sent::Done);
@@ -384,7 +385,8 @@ fn lines_of_several_devices_can_be_told_apart_and_put_in_order() {
     let (near, _far) = MemoryLink::pair().expect("a pair");
     // The clock of the device began 25 hours, 1 minute and 2 seconds after 1970.
     let epoch_ns = (25 * 3600 + 62) * 1_000_000_000;
-    let trace = Trace::new(near, out.clone()).with_time(epoch_ns).with_name("feroce1");
+    let file = TraceFile::new(out.clone()).with_time(epoch_ns).with_name("feroce1");
+    let trace = Trace::new(near, file);
     let mut link = Verified::new(trace, IcrcPolicy::Strict);
     let (a, b) = (Gid::from_ipv4([10, 0, 0, 1]), Gid::from_ipv4([10, 0, 0, 2]));
     link.send_one(at_us(5_000_007), &send_of(path(a, b), 1, 256, 5)).expect("sent");
@@ -397,7 +399,7 @@ fn lines_of_several_devices_can_be_told_apart_and_put_in_order() {
 fn a_trace_is_a_line_per_packet() {
     let out = Shared::default();
     let (near, mut far) = MemoryLink::pair().expect("a pair");
-    let mut link = Verified::new(Trace::new(near, out.clone()), IcrcPolicy::Strict);
+    let mut link = Verified::new(Trace::new(near, TraceFile::new(out.clone())), IcrcPolicy::Strict);
     let (a, b) = (Gid::from_ipv4([10, 0, 0, 1]), Gid::from_ipv4([10, 0, 0, 2]));
     link.send_one(at_us(5_000_000), &send_of(path(a, b), 2, 256, 5)).expect("sent");
     far.send_one(at_us(0), &nak(path(b, a))).expect("sent");

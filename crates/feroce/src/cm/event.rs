@@ -41,8 +41,12 @@ impl Event {
     /// The event, which the caller gets, in the log too.
     fn told(event: impl Into<Self>) -> Self {
         let event = event.into();
-        let (kind, status, peer) = (event.kind, event.status, shown(event.id.peer_addr()));
-        tracing::debug!("connection manager: {kind:?}, status {status}, peer {peer}");
+        tracing::debug!(
+            "connection manager: {:?}, status {}, peer {}",
+            event.kind,
+            event.status,
+            shown(event.id.peer_addr())
+        );
         event
     }
 }

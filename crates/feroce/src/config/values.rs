@@ -3,6 +3,8 @@
 use std::net::IpAddr;
 use std::path::PathBuf;
 
+use feroce_link::parse_size;
+
 use super::{Lint, Wrong};
 
 /// A device name that is valid as the name of a directory in sysfs.
@@ -35,18 +37,10 @@ pub(super) fn capture(value: &str) -> Result<PathBuf, Wrong> {
 
 /// A number of bytes, with K, M or G for powers of 1024.
 pub(super) fn bytes<T: TryFrom<u64>>(value: &str) -> Result<T, Wrong> {
-    let value = value.replace('_', "");
-    let digits = value.trim_end_matches(|c: char| !c.is_ascii_digit());
-    let unit = match value[digits.len()..].to_ascii_lowercase().as_str() {
-        "" => Some(1),
-        "k" | "kib" => Some(1 << 10),
-        "m" | "mib" => Some(1 << 20),
-        "g" | "gib" => Some(1 << 30),
-        _ => None,
-    };
-    let number = digits.parse::<u64>().ok().zip(unit);
-    let bytes = number.and_then(|(number, unit)| number.checked_mul(unit)?.try_into().ok());
-    bytes.ok_or_else(|| "expected a number of bytes, such as 262144, 256K or 8M".into())
+    let bytes = parse_size(&value.replace('_', ""));
+    bytes
+        .and_then(|bytes| bytes.try_into().ok())
+        .ok_or_else(|| "expected a number of bytes, such as 262144, 256K or 8M".into())
 }
 
 pub(super) fn lint(value: &str) -> Result<Lint, Wrong> {

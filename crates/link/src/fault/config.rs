@@ -3,6 +3,8 @@
 use std::fmt;
 use std::str::FromStr;
 
+use crate::parse_size;
+
 /// How likely something is, in parts per billion.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
 pub struct Probability(u32);
@@ -305,11 +307,8 @@ fn bits(text: &str) -> Result<u64, &'static str> {
 }
 
 fn bytes(text: &str) -> Result<u64, &'static str> {
-    let binary = [("KiB", 10), ("MiB", 20), ("GiB", 30), ("K", 10), ("M", 20), ("G", 30)];
-    let found = binary.iter().find_map(|(unit, shift)| {
-        let n: u64 = strip_unit(text, unit)?.parse().ok()?;
-        n.checked_mul(1 << shift)
-    });
+    let has_unit = !text.ends_with(|c: char| c.is_ascii_digit());
+    let found = if has_unit { parse_size(text) } else { None };
     let found = found.or_else(|| with_unit(text, &[("B", 0), ("kB", 3), ("MB", 6), ("GB", 9)]));
     found.ok_or("expected a size such as 256K, 256KiB or 1MB after the colon")
 }

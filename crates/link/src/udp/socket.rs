@@ -176,7 +176,7 @@ fn describe(e: io::Error, what: &str, addr: Gid) -> io::Error {
             }
         },
         io::ErrorKind::AddrNotAvailable if addr.to_ip().is_loopback() => {
-            ": the loopback interface is down; `ip link set lo up` (as root) starts it"
+            ": is the loopback interface down? `ip link set lo up` (as root) starts it"
         }
         io::ErrorKind::AddrNotAvailable => {
             ": the address is not one of this machine: `feroce devices` lists those there are"
