@@ -58,6 +58,15 @@ fn a_capture_to_standard_output_is_refused() {
 }
 
 #[test]
+fn servers_do_not_take_the_time_of_clients() {
+    for args in [&["rping", "-s", "--timeout", "1"][..], &["ucmatose", "--timeout", "1"]] {
+        let output = feroce(args, &[]);
+        let said = text(&output.stderr);
+        assert!(!output.status.success() && said.contains("--timeout"), "{args:?}: {said}");
+    }
+}
+
+#[test]
 fn clients_give_up_when_their_time_is_over() {
     // Something that takes packets and never answers.
     let _silent = std::net::UdpSocket::bind("127.98.4.9:4791").expect("a port of our own");

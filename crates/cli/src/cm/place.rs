@@ -82,6 +82,11 @@ impl EndArgs {
         }
     }
 
+    /// Whether this is the end that connects.
+    pub(super) fn is_client(&self) -> bool {
+        self.server.is_some()
+    }
+
     /// Whether both ends run in this process.
     pub(super) fn is_both(&self) -> bool {
         self.both.both

@@ -61,6 +61,10 @@ pub(crate) struct Args {
 }
 
 pub(crate) fn run(args: &Args, json: bool) -> anyhow::Result<ExitCode> {
+    anyhow::ensure!(
+        args.patience.limit().is_none() || args.end.is_client(),
+        "--timeout is for the client, which names the server with -s"
+    );
     super::run(args, args.end.place(args.port)?, json)
 }
 

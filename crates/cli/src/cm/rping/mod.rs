@@ -46,7 +46,7 @@ const DEPTH: u32 = 16;
 #[command(group = clap::ArgGroup::new("end").required(true).args(["server", "client", "both"]))]
 pub(crate) struct Args {
     /// Be the server
-    #[arg(short, long)]
+    #[arg(short, long, conflicts_with = "timeout")]
     server: bool,
     /// Be the client
     #[arg(short, long, requires = "addr")]
