@@ -60,9 +60,9 @@ pub struct TraceFile {
 }
 
 impl TraceFile {
-    /// Begins a new file, whose first line names `device`. A trace of an earlier run is overwritten,
-    /// any other file is not. If another device writes to the file, this one takes a name with a
-    /// number: `trace-2.txt`.
+    /// Begins a new file, whose first line names `device`. A trace of an earlier run is
+    /// overwritten, any other file is not. If another device writes to the file, this one takes a
+    /// name with a number: `trace-2.txt`.
     pub fn create(file: impl AsRef<FilePath>, device: &str) -> io::Result<Self> {
         Ok(Self { log: Log::create(file.as_ref(), device)? })
     }
