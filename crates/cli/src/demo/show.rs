@@ -217,10 +217,11 @@ const NEXT: &[(&str, &str)] = &[
     ("feroce help", "everything else"),
 ];
 
+/// A rate, in at most ten characters: what is rounded to the next power of ten has its digits.
 fn rate(gbit_s: f64) -> String {
     match gbit_s {
-        10.0.. => format!("{gbit_s:.0} Gbit/s"),
-        1.0.. => format!("{gbit_s:.1} Gbit/s"),
+        9.95.. => format!("{gbit_s:.0} Gbit/s"),
+        0.9995.. => format!("{gbit_s:.1} Gbit/s"),
         _ => format!("{:.0} Mbit/s", gbit_s * 1e3),
     }
 }
@@ -314,4 +315,20 @@ pub(super) fn progress(done: usize, total: usize, what: &str) {
     // If standard error is closed, there is no place to report the error.
     let _ = write!(err, "\r{text:<70}\r{}", text.trim_end());
     let _ = err.flush();
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rates_fit_their_column() {
+        let rates = [0.0994, 0.9994, 0.9996, 1.04, 9.94, 9.96, 99.96, 999.4];
+        let shown = rates.map(rate);
+        assert_eq!(
+            shown[1..6],
+            ["999 Mbit/s", "1.0 Gbit/s", "1.0 Gbit/s", "9.9 Gbit/s", "10 Gbit/s"]
+        );
+        assert!(shown.iter().all(|text| text.len() <= 10), "{shown:?}");
+    }
 }
