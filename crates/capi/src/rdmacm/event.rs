@@ -57,8 +57,11 @@ pub(crate) unsafe extern "C-unwind" fn rdma_get_cm_event(
             }
             Err(errno) => return status(Err(errno)),
         };
-        if let Err(errno) = wait::until_readable(fd) {
-            return status(Err(errno));
+        match wait::until_readable(fd) {
+            Ok(()) => {}
+            // The channel was destroyed before this thread began to wait.
+            Err(_) if Channel::find(public).is_none() => {}
+            Err(errno) => return status(Err(errno)),
         }
     }
 }
