@@ -9,7 +9,7 @@ use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use feroce::cm::{Connector, Manager};
-use feroce::{Access, Exposed, Pd, Pool, Router, WcStatus};
+use feroce::{Access, Buf, Exposed, Pd, Pool, Remote, Router, SendOp, WcStatus};
 
 use crate::error::{Error, Malformed, Status};
 use crate::header::{Header, Kind, Place};
@@ -145,6 +145,24 @@ impl Client {
         let reply = poll_fn(|cx| self.shared.poll_reply(id, cx)).await;
         std::mem::forget(under_way);
         reply
+    }
+
+    /// Reads memory of the server's host that its program has registered for this ([`Access`] with
+    /// `REMOTE_READ`, in [`Server::pd`](crate::Server::pd)) and has told the place of: the
+    /// beginning of `into` is filled, up to `len`. The server's program takes no part. It may
+    /// write there meanwhile, so what is read needs a mark by which the reader knows that it is
+    /// whole. A read takes a place in the window, as a call does.
+    ///
+    /// A place that may not be read ends the connection, and the read fails with
+    /// [`Error::Disconnected`].
+    pub async fn read(&self, from: Remote, into: Buf, len: usize) -> Result<Buf, Error> {
+        let len = len.min(into.len());
+        let turn = self.shared.turns.take(0).await;
+        let ended = || self.ended().unwrap_or(Error::Disconnected);
+        let _turn = turn.ok_or_else(ended)?;
+        let read = self.shared.link.transfer(SendOp::Read(from), into, len);
+        let (cqe, buf) = read.map_err(|_| ended())?.await;
+        buf.filter(|_| cqe.status == WcStatus::Success).ok_or_else(ended)
     }
 
     /// Resolves when the server's adapter has answered, and fails when the connection has ended.

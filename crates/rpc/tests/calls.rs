@@ -1,10 +1,11 @@
 //! What calls do when nothing is wrong but the network.
 
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use feroce::Pool;
 use feroce::sim::World;
-use feroce_rpc::{Error, Rejection, Request, ServerOptions, Status};
+use feroce::{Access, Pool, Remote, Rkey};
+use feroce_rpc::{Error, Rejection, Request, Server, ServerOptions, Status};
 
 use crate::harness::*;
 
@@ -34,6 +35,54 @@ fn calls_of_every_length() {
             Ok(())
         });
     }
+}
+
+#[test]
+fn a_client_reads_memory_of_the_server() {
+    let mut world = World::new(1).expect("a world");
+    // Where the server's memory is; told beside the network.
+    let place: Arc<Mutex<Option<Remote>>> = Arc::default();
+    let told = Arc::clone(&place);
+    world.host("server", move |host| {
+        let told = Arc::clone(&told);
+        async move {
+            let at = (host.addr_of("server"), PORT).into();
+            let server = Server::bind(&host.manager()?, at, options())?;
+            let access = Access::LOCAL_WRITE | Access::REMOTE_READ;
+            let mr = server.pd().alloc_mr(10_000, access)?;
+            mr.write_at(5000, b"a value")?;
+            *told.lock().unwrap() = Some(mr.remote(5000));
+            let gate = Gate::default();
+            let service = tower::service_fn(move |call| answer(gate.clone(), call));
+            let shutdown = server.shutdown();
+            let serving = server.serve(service);
+            drop(host.spawn(async move {
+                let _mr = mr;
+                serving.await.unwrap();
+            }));
+            host.sleep(Duration::from_secs(5)).await;
+            shutdown.begin();
+            Ok::<_, Box<dyn std::error::Error>>(())
+        }
+    });
+    world.host("client", move |host| {
+        let place = Arc::clone(&place);
+        async move {
+            let client = connect(&host).await?;
+            let pool = Pool::new(client.pd(), 2, 64)?;
+            let from = place.lock().unwrap().expect("a place");
+            let read = client.read(from, pool.take().await, 7).await?;
+            assert_eq!(&read[..7], b"a value");
+            assert_eq!(client.credits(), 8);
+            // Another key: the server's adapter refuses it, and the connection ends.
+            let other = Remote { rkey: Rkey(!from.rkey.0), ..from };
+            let refused = client.read(other, pool.take().await, 7).await;
+            assert!(matches!(refused, Err(Error::Disconnected)));
+            assert!(client.read(from, pool.take().await, 7).await.is_err());
+            Ok::<_, Box<dyn std::error::Error>>(())
+        }
+    });
+    world.run().unwrap_or_else(|e| panic!("{e}"));
 }
 
 #[test]
