@@ -1,0 +1,105 @@
+//! Calls between nodes, and from clients to nodes, over connections that are made again.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use feroce::Pool;
+use feroce::cm::Manager;
+use feroce_rpc::{Client, Error, Limits, Reconnecting, Request};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use tokio::task::JoinHandle;
+use tokio::time::{sleep, timeout};
+
+/// Limits of all connections.
+pub(crate) const LIMITS: Limits = Limits { window: 16, eager: 8 << 10, longest: 1 << 20 };
+
+/// Another node, to which there is a connection most of the time.
+#[derive(Debug)]
+pub(crate) struct Peer {
+    client: Reconnecting,
+    connecting: JoinHandle<Error>,
+}
+
+impl Drop for Peer {
+    fn drop(&mut self) {
+        self.connecting.abort();
+    }
+}
+
+impl Peer {
+    pub(crate) fn new(manager: &Manager, at: SocketAddr) -> Self {
+        let wait = |failures: u32| sleep(Duration::from_millis(10 << failures.min(5)));
+        let (client, running) = Reconnecting::new(manager, at, LIMITS, wait);
+        Self { client, connecting: tokio::spawn(running) }
+    }
+
+    /// The connection, as soon as there is one.
+    pub(crate) async fn client(&self) -> Result<Client, CallError> {
+        Ok(self.client.client().await?)
+    }
+
+    /// Calls a method.
+    pub(crate) async fn call<A: DeserializeOwned>(
+        &self,
+        method: u32,
+        request: &impl Serialize,
+        within: Duration,
+    ) -> Result<A, CallError> {
+        let call = async { call(&self.client().await?, method, request, within).await };
+        timeout(within, call).await.map_err(|_| CallError::TimedOut)?
+    }
+}
+
+/// Calls a method on a connection. The server drops a call that is too late.
+pub(crate) async fn call<A: DeserializeOwned>(
+    client: &Client,
+    method: u32,
+    request: &impl Serialize,
+    within: Duration,
+) -> Result<A, CallError> {
+    let bytes = postcard::to_stdvec(request)?;
+    let request = if bytes.len() <= client.limits().eager as usize {
+        Request::new(method, &bytes)
+    } else {
+        // The server reads it from here.
+        let pool = Pool::new(client.pd(), 1, bytes.len()).map_err(Error::from)?;
+        let mut buf = pool.take().await;
+        buf[..bytes.len()].copy_from_slice(&bytes);
+        Request::from_buf(method, buf, bytes.len())
+    };
+    let reply = client.call(request.timeout(within)).await?;
+    Ok(postcard::from_bytes(&reply)?)
+}
+
+/// Why a call has no answer.
+#[derive(Debug)]
+pub(crate) enum CallError {
+    TimedOut,
+    Rpc(Error),
+    Encoding(postcard::Error),
+}
+
+impl std::fmt::Display for CallError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::TimedOut => write!(f, "the node did not answer in time"),
+            Self::Rpc(e) => write!(f, "{e}"),
+            Self::Encoding(e) => write!(f, "message of a node: {e}"),
+        }
+    }
+}
+
+impl std::error::Error for CallError {}
+
+impl From<Error> for CallError {
+    fn from(error: Error) -> Self {
+        Self::Rpc(error)
+    }
+}
+
+impl From<postcard::Error> for CallError {
+    fn from(error: postcard::Error) -> Self {
+        Self::Encoding(error)
+    }
+}
