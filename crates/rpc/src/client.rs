@@ -135,6 +135,19 @@ impl Client {
         self.shared.turns.free()
     }
 
+    /// A request whose body is copied, whatever its length: what is too long for a message is copied
+    /// into a buffer that is registered for this call, and the server reads it from there. Programs
+    /// that send long bodies often keep a [`Pool`] for them ([`Request::from_buf`]).
+    pub fn request(&self, method: u32, body: &[u8]) -> Result<Request, Error> {
+        if body.len() <= self.shared.limits.eager as usize {
+            return Ok(Request::new(method, body));
+        }
+        let pool = Pool::new(&self.shared.pd, 1, body.len())?;
+        let mut buf = pool.try_take().ok_or(Error::TooLong)?;
+        buf[..body.len()].copy_from_slice(body);
+        Ok(Request::from_buf(method, buf, body.len()))
+    }
+
     /// Calls the server. Dropping the future cancels the call: the server drops its handler, and
     /// buffers of the call return to their pools when the server has done with them.
     pub async fn call(&self, request: Request) -> Result<Reply, Error> {

@@ -29,6 +29,11 @@ fn calls_of_every_length() {
                 assert_eq!(reply.request.is_some(), len > 4096);
                 assert_eq!(reply.unused.is_some(), len <= 4096);
             }
+            for len in [4096, 4097, LONG] {
+                let body = vec![5; len];
+                let request = client.request(ECHO, &body)?.reply_into(pool.take().await);
+                assert_eq!(&*client.call(request).await?, body);
+            }
             // Every buffer has come back.
             assert_eq!(pool.available(), 4);
             assert_eq!(client.credits(), 8);

@@ -3,9 +3,8 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use feroce::Pool;
 use feroce::cm::Manager;
-use feroce_rpc::{Client, Error, Limits, Reconnecting, Request};
+use feroce_rpc::{Client, Error, Limits, Reconnecting};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use tokio::task::JoinHandle;
@@ -59,15 +58,7 @@ pub(crate) async fn call<A: DeserializeOwned>(
     within: Duration,
 ) -> Result<A, CallError> {
     let bytes = postcard::to_stdvec(request)?;
-    let request = if bytes.len() <= client.limits().eager as usize {
-        Request::new(method, &bytes)
-    } else {
-        // The server reads it from here.
-        let pool = Pool::new(client.pd(), 1, bytes.len()).map_err(Error::from)?;
-        let mut buf = pool.take().await;
-        buf[..bytes.len()].copy_from_slice(&bytes);
-        Request::from_buf(method, buf, bytes.len())
-    };
+    let request = client.request(method, &bytes)?;
     let reply = client.call(request.timeout(within)).await?;
     Ok(postcard::from_bytes(&reply)?)
 }

@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 
 use feroce::cm::Manager;
 use feroce::{Pool, Remote, Rkey};
+use tokio::task::coop::consume_budget;
 use tokio::time::{sleep, timeout};
 
 use crate::Peers;
@@ -113,6 +114,8 @@ impl Client {
     pub async fn get(&mut self, key: &str) -> Option<Value> {
         let mut torn = 0;
         loop {
+            // A READ within this host may be done at once, again and again; other tasks run too.
+            consume_budget().await;
             match self.read(key).await {
                 Some(Found::Value(version, value)) => return Some((version, value)),
                 Some(Found::Absent) => return None,
