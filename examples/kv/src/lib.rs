@@ -41,6 +41,7 @@ mod state;
 pub mod table;
 mod types;
 
+pub use call::manager;
 pub use client::Client;
 pub use log::Log;
 pub use node::Options;

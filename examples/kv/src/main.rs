@@ -7,9 +7,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result, anyhow, bail};
 use clap::{Parser, Subcommand};
-use feroce::Device;
-use feroce::cm::Manager;
-use feroce_kv::{Client, Options, Peers, node};
+use feroce_kv::{Client, Options, Peers, manager, node};
 
 /// A replicated key-value store on RDMA.
 #[derive(Parser)]
@@ -100,6 +98,6 @@ fn client(peers: Vec<(u64, SocketAddr)>) -> Result<Client> {
     // The address by which this host reaches the nodes.
     let socket = std::net::UdpSocket::bind((if at.is_ipv4() { "0.0.0.0" } else { "::" }, 0))?;
     socket.connect(at)?;
-    let manager = Manager::with([Device::at([socket.local_addr()?.ip()]).open()?])?;
+    let manager = manager(socket.local_addr()?.ip())?;
     Ok(Client::new(&manager, &peers))
 }

@@ -6,8 +6,6 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
-use feroce::Device;
-use feroce::cm::Manager;
 use feroce_rpc::{Answer, Incoming, Server, ServerOptions, Status};
 use openraft::error::{CheckIsLeaderError, ClientWriteError, ForwardToLeader, RaftError};
 use openraft::{BasicNode, Config, Raft, SnapshotPolicy};
@@ -15,7 +13,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use crate::Peers;
-use crate::call::LIMITS;
+use crate::call::{LIMITS, manager};
 use crate::log::Log;
 use crate::network::Network;
 use crate::state::Machine;
@@ -83,7 +81,7 @@ struct Node {
 /// Runs a node, until its disk or its listener fails.
 pub async fn run(options: Options) -> anyhow::Result<()> {
     let at = options.at()?;
-    let manager = Manager::with([Device::at([at.ip()]).open()?])?;
+    let manager = manager(at.ip())?;
     let limits = ServerOptions { limits: LIMITS, connections: 64, ..ServerOptions::default() };
     let server = Server::bind(&manager, at, limits)?;
     let log = Log::open(&options.data)?;

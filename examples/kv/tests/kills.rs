@@ -9,10 +9,8 @@ use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use feroce::Device;
-use feroce::cm::Manager;
 use feroce_kv::client::Counts;
-use feroce_kv::{Client, Peers};
+use feroce_kv::{Client, Peers, manager};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
@@ -165,7 +163,7 @@ async fn run(seed: u64) {
     let mut nodes = Nodes { peers: peers.clone(), data: folder.path(), running };
     (1..=NODES).for_each(|node| nodes.start(node));
 
-    let manager = Manager::with([Device::at([ip]).open().unwrap()]).unwrap();
+    let manager = manager(ip).unwrap();
     let marks = Arc::new(Marks::default());
     let reading = read(Client::new(&manager, &peers), Arc::clone(&marks), seed);
     let reading = tokio::spawn(reading);

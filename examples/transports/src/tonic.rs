@@ -1,15 +1,15 @@
 //! tonic: a gRPC call is a call, without HTTP/2.
 //!
 //! Clients that tonic's code generator makes take any `GrpcService`, and [`Channel`] is one; its
-//! services, alone or together in `tonic::service::Routes`, are served by [`Grpc`]. Names, metadata,
-//! trailers and deadlines (`grpc-timeout`) travel.
+//! services, alone or together in `tonic::service::Routes`, are served by [`Grpc`]. Names,
+//! metadata, trailers and deadlines (`grpc-timeout`) travel.
 //!
 //! Messages of a stream are collected: a call with many requests begins when the last is there, and
 //! many responses arrive together. Streams that go on while their answers do need HTTP/2.
 //!
-//! The body of a call, and of its reply, is: the length of the head (4 bytes, big-endian), the head,
-//! the gRPC messages. The head is lines, each ended by `\n`: the path, or the HTTP status; `name:value`
-//! of each header; an empty line; `name:value` of each trailer.
+//! The body of a call, and of its reply, is: the length of the head (4 bytes, big-endian), the
+//! head, the gRPC messages. The head is lines, each ended by `\n`: the path, or the HTTP status;
+//! `name:value` of each header; an empty line; `name:value` of each trailer.
 
 use std::convert::Infallible;
 use std::pin::Pin;

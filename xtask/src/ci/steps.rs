@@ -72,6 +72,7 @@ pub(crate) const STEPS: &[Step] = &[
     step("docs", "the documentation; crates as they are published", always, docs),
     step("api", "the public interface, compared with its record", always, run_api),
     step("bench", "a short run of the benchmarks", || has("bench/Cargo.toml"), bench),
+    step("examples", "programs on packages of others", || has("examples/Cargo.toml"), examples),
     step("interop", "the Linux kernel's own driver at the other end", always, run_interop),
 ];
 
@@ -94,8 +95,9 @@ fn quietly() -> Done {
 fn fmt() -> Outcome<Done> {
     run(&mut cargo(["fmt", "--all", "--check"]))?;
     // These stand outside the workspace.
-    for manifest in ["fuzz/Cargo.toml", "bench/Cargo.toml"].into_iter().filter(|path| has(path)) {
-        run(&mut cargo(["fmt", "--manifest-path", manifest, "--check"]))?;
+    let apart = ["fuzz/Cargo.toml", "bench/Cargo.toml", "examples/Cargo.toml"];
+    for manifest in apart.into_iter().filter(|path| has(path)) {
+        run(&mut cargo(["fmt", "--all", "--manifest-path", manifest, "--check"]))?;
     }
     Ok(quietly())
 }
@@ -248,6 +250,17 @@ fn bench() -> Outcome<Done> {
     // Without those who must be installed: shows that the cable and the ends work.
     let quick = ["--bin", "compare", "--", "--quick", "--no-install", "--only", "UDP"];
     run(bench("run").args(quick))?;
+    Ok(quietly())
+}
+
+fn examples() -> Outcome<Done> {
+    let examples = |what: &[&str]| {
+        let mut command = cargo([what[0], "--manifest-path", "examples/Cargo.toml"]);
+        command.arg("--target-dir").arg(target_dir().join("examples")).args(&what[1..]);
+        command
+    };
+    run(&mut examples(&["clippy", "--all-targets", "--", "-D", "warnings"]))?;
+    run(&mut examples(&["test"]))?;
     Ok(quietly())
 }
 
