@@ -2,7 +2,7 @@
 
 use std::process::ExitCode;
 
-use feroce_sim::scenario::parse_rate;
+use feroce_sim::scenario::{parse_chance, parse_rate};
 
 use super::control::{Change, Command, Reply};
 use super::place::Place;
@@ -63,12 +63,7 @@ pub(super) fn run(args: &Args, place: &Place) -> anyhow::Result<ExitCode> {
 }
 
 fn parse_loss(word: &str) -> Result<f64, String> {
-    let (number, scale) = match word.strip_suffix('%') {
-        Some(number) => (number, 100.0),
-        None => (word, 1.0),
-    };
-    let loss = number.trim_end().parse().map(|value: f64| value / scale);
-    loss.ok().filter(|loss| (0.0..=1.0).contains(loss)).ok_or_else(|| "0% to 100%".to_owned())
+    parse_chance(word).ok_or_else(|| "0% to 100%".to_owned())
 }
 
 fn parse_bps(word: &str) -> Result<u64, String> {

@@ -95,6 +95,8 @@ fn topologies_that_cannot_be_are_refused_with_the_line() {
     refuse(&SQUARE.replace("name = \"bob\"", "name = \"b:1\""), "10: node.name: \"b:1\" is empty");
     refuse(&SQUARE.replace("rate = \"10G\"\n", ""), "20: link.rate: missing");
     refuse(&SQUARE.replace("delay = \"500us\"", "loss = 1.5"), "30: 1.5 is not between 0 and 1");
+    let lost = SQUARE.replace("delay = \"500us\"", "loss = \"101%\"");
+    refuse(&lost, "30: \"101%\" is not between \"0%\" and \"100%\"");
     let apart = SQUARE.replace("[[link]]\nends = [\"left\", \"right\"]\ndelay = \"500us\"\n", "");
     refuse(&apart, "2: no path leads from host bob to host alice");
     let route =

@@ -96,7 +96,7 @@ fn links_fail_and_lose_at_times() {
     let short = summary(&format!("{down}{up}"), 0);
     assert!(short["drops"]["link_down"].as_u64() > Some(0), "{short}");
     assert!(short["simulated_s"].as_f64() > Some(0.005), "{short}");
-    let lossy = summary("[[event]]\nat = \"0us\"\nlink = \"left:1\"\nloss = 0.05\n", 0);
+    let lossy = summary("[[event]]\nat = \"0us\"\nlink = \"left:1\"\nloss = \"5%\"\n", 0);
     assert!(lossy["drops"]["loss"].as_u64() > Some(0), "{lossy}");
     let slow = summary("[[event]]\nat = \"0us\"\nlink = \"bob:0\"\nrate = \"1G\"\n", 0);
     assert!(slow["simulated_s"].as_f64() > Some(0.008), "a megabyte at 1 Gb/s: {slow}");

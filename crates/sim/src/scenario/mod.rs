@@ -34,7 +34,7 @@ pub use lines::ReadError as OtherError;
 pub use outcome::{Outcome, percentile};
 pub use run::{Run, RunError};
 pub use series::{PortSeries, Series};
-pub use units::parse_rate;
+pub use units::{parse_chance, parse_rate};
 
 /// Bytes that one host sends to another.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -1,4 +1,4 @@
-//! Rates, times and sizes as people write them.
+//! Rates, times, sizes and probabilities as people write them.
 
 use feroce_fabric::Rate;
 
@@ -59,6 +59,16 @@ pub fn parse_size(word: &str) -> Option<u64> {
     whole(value * factor)
 }
 
+/// A probability such as `1%` or `0.01`.
+pub fn parse_chance(word: &str) -> Option<f64> {
+    let (value, scale) = match split(word)? {
+        (value, "%") => (value, 100.0),
+        (value, "") => (value, 1.0),
+        _ => return None,
+    };
+    Some(value / scale).filter(|chance| (0.0..=1.0).contains(chance))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -79,5 +89,11 @@ mod tests {
         assert_eq!(parse_size("32MiB"), Some(32 << 20));
         assert_eq!(parse_size("25 MB"), Some(25_000_000));
         assert_eq!(parse_size("25 apples"), None);
+        assert_eq!(parse_chance("1%"), Some(0.01));
+        assert_eq!(parse_chance("0.5 %"), Some(0.005));
+        assert_eq!(parse_chance("0.5"), Some(0.5));
+        for bad in ["101%", "-1%", "nan", "often", "1.5", "", "%"] {
+            assert_eq!(parse_chance(bad), None, "{bad}");
+        }
     }
 }

@@ -4,7 +4,7 @@ use feroce_fabric::Rate;
 use serde::Deserialize;
 use toml::Spanned;
 
-use crate::scenario::units::{parse_rate, parse_size, parse_time};
+use crate::scenario::units::{parse_chance, parse_rate, parse_size, parse_time};
 
 /// What is wrong, and the byte of the file at which it is.
 #[derive(Debug)]
@@ -82,16 +82,31 @@ impl TryFrom<String> for Speed {
     }
 }
 
-/// A probability.
+/// A probability: a number, or a word that may be in percent.
 #[derive(Clone, Copy, Debug, Default, Deserialize)]
-#[serde(try_from = "f64")]
+#[serde(try_from = "FractionOrWord")]
 pub(super) struct Chance(pub(super) f64);
 
-impl TryFrom<f64> for Chance {
+/// A number, which may be a fraction, or a word.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(untagged, expecting = "expected a number, or a word in quotes, such as \"1%\"")]
+enum FractionOrWord {
+    Fraction(f64),
+    Word(String),
+}
+
+impl TryFrom<FractionOrWord> for Chance {
     type Error = String;
 
-    fn try_from(value: f64) -> Result<Self, String> {
-        let is_one = (0.0..=1.0).contains(&value);
-        is_one.then_some(Self(value)).ok_or_else(|| format!("{value} is not between 0 and 1"))
+    fn try_from(value: FractionOrWord) -> Result<Self, String> {
+        match value {
+            FractionOrWord::Fraction(value) => Some(value)
+                .filter(|value| (0.0..=1.0).contains(value))
+                .map(Self)
+                .ok_or_else(|| format!("{value} is not between 0 and 1")),
+            FractionOrWord::Word(word) => parse_chance(&word)
+                .map(Self)
+                .ok_or_else(|| format!("{word:?} is not between \"0%\" and \"100%\"")),
+        }
     }
 }
