@@ -97,7 +97,7 @@ fn counted(peer: &StreamPeer) -> Vec<(&'static str, u64)> {
 }
 
 /// The counter of the streams that were refused so.
-fn counter_of(cause: Cause) -> &'static str {
+pub(super) fn counter_of(cause: Cause) -> &'static str {
     match cause {
         Cause::MPA_CRC => "iwarp_refused_crc",
         Cause::MPA_MARKERS => "iwarp_refused_framing",
@@ -115,6 +115,12 @@ fn counter_of(cause: Cause) -> &'static str {
         Cause::TAGGED_BOUNDS | Cause::PROTECTION_BOUNDS => "iwarp_refused_bounds",
         Cause::TAGGED_WRAP | Cause::PROTECTION_WRAP => "iwarp_refused_wrap",
         Cause::PROTECTION_ACCESS => "iwarp_refused_access",
+        Cause::TAGGED_NOT_OF_STREAM | Cause::PROTECTION_NOT_OF_STREAM => {
+            "iwarp_refused_not_of_stream"
+        }
+        Cause::OPERATION_STREAM_CATASTROPHIC => "iwarp_refused_alignment",
+        Cause::DDP_LOCAL_CATASTROPHIC => "iwarp_refused_receive",
+        Cause::RDMAP_LOCAL_CATASTROPHIC => "iwarp_failed_request",
         other => panic!("no test expects {other}"),
     }
 }

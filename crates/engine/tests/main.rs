@@ -24,6 +24,8 @@ mod iwarp;
 mod iwarp_errors;
 mod iwarp_extensions;
 mod iwarp_handshake;
+mod iwarp_malformed;
+mod iwarp_malformed_frames;
 mod iwarp_swarm;
 mod large;
 mod liveness;

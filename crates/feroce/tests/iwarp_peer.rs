@@ -15,7 +15,7 @@ use feroce_wire::iwarp::fpdu::{Deframer, Framer, Piece};
 use feroce_wire::iwarp::rdmap::{RdmaOp, ReadRequest};
 use feroce_wire::iwarp::terminate::{Cause, Terminate};
 
-fn manager(ip: IpAddr, crc: bool) -> Manager {
+pub(super) fn manager(ip: IpAddr, crc: bool) -> Manager {
     let mut settings = Settings::default();
     settings.set("transport", "iwarp").unwrap();
     settings.mpa_crc = crc;
@@ -23,15 +23,15 @@ fn manager(ip: IpAddr, crc: bool) -> Manager {
 }
 
 /// The peer: a socket on which both ends have exchanged their frames.
-struct Peer {
-    socket: TcpStream,
+pub(super) struct Peer {
+    pub(super) socket: TcpStream,
     framer: Framer,
     deframer: Deframer,
     arrived: Vec<u8>,
 }
 
 impl Peer {
-    fn new(socket: TcpStream, crc: bool) -> Self {
+    pub(super) fn new(socket: TcpStream, crc: bool) -> Self {
         socket.set_nodelay(true).unwrap();
         // So long that it only ends a test that has failed.
         socket.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
@@ -39,7 +39,7 @@ impl Peer {
         Self { socket, framer, deframer, arrived: Vec::new() }
     }
 
-    fn segment(&mut self, header: &Header, payload: &[u8]) -> Vec<u8> {
+    pub(super) fn segment(&mut self, header: &Header, payload: &[u8]) -> Vec<u8> {
         let mut out = vec![0; self.framer.wire_len(header.len() + payload.len())];
         let fill = |at: usize, out: &mut [u8]| out.copy_from_slice(&payload[at..at + out.len()]);
         self.framer.emit(header, payload.len(), &mut out, fill).unwrap();
@@ -117,16 +117,21 @@ fn served(ip: IpAddr, crc: bool, request: &[u8]) -> (Served, Vec<u8>) {
 /// Revision 2, four READs each way.
 const PLAIN: &[u8] = b"MPA ID Req Frame\x10\x02\0\x04\0\x04\0\x04";
 
-fn send(opcode: RdmaOp, msn: u32) -> Untagged {
+pub(super) fn send(opcode: RdmaOp, msn: u32) -> Untagged {
     let (control, queue) = (Control::new(opcode, true), QueueNumber::SEND);
     Untagged { control, invalidate: Rkey(0), queue, msn, mo: 0 }
 }
 
-fn tagged(opcode: RdmaOp, stag: Rkey, offset: u64) -> Tagged {
+pub(super) fn tagged(opcode: RdmaOp, stag: Rkey, offset: u64) -> Tagged {
     Tagged { control: Control::new(opcode, true), stag, offset }
 }
 
-fn read(msn: u32, stag: Rkey, source_offset: u64, len: u32) -> (Header, [u8; ReadRequest::LEN]) {
+pub(super) fn read(
+    msn: u32,
+    stag: Rkey,
+    source_offset: u64,
+    len: u32,
+) -> (Header, [u8; ReadRequest::LEN]) {
     let (sink_stag, sink_offset) = (Rkey(0x1234_5600), 0x1000);
     let request = ReadRequest { sink_stag, sink_offset, len, source_stag: stag, source_offset };
     let mut payload = [0; ReadRequest::LEN];

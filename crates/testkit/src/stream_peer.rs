@@ -33,7 +33,11 @@ impl StreamPeer {
 
     /// A host of this configuration that has agreed on this.
     pub fn with(config: Config, setup: &StreamSetup) -> Self {
-        let mut host = Host::with_config(1, config);
+        Self::at(Host::with_config(1, config), setup)
+    }
+
+    /// A new queue pair of this host, which has agreed on this.
+    pub fn at(mut host: Host, setup: &StreamSetup) -> Self {
         let qp = attached(&mut host, START, setup);
         let (framer, deframer) = (Framer::new(setup.crc, false), Deframer::new(setup.crc));
         Self { now: START, host, qp, framer, deframer, is_over: false }

@@ -184,6 +184,8 @@ stream_ends! {
     iwarp_refused_bounds = [TAGGED_BOUNDS, PROTECTION_BOUNDS],
     /// A range that passes the end of the address space.
     iwarp_refused_wrap = [TAGGED_WRAP, PROTECTION_WRAP],
+    /// An atomic on memory that is not aligned to its eight bytes.
+    iwarp_refused_alignment = [OPERATION_STREAM_CATASTROPHIC],
     /// An access without the right to it.
     iwarp_refused_access = [PROTECTION_ACCESS],
     /// A key that the peer may not invalidate.

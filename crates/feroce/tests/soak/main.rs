@@ -7,11 +7,14 @@
 //! the model holds its expected content: [`connected`]. Unreliable queue pairs carry messages whose
 //! content follows from their number: [`unreliable`]. From time to time the test destroys an object
 //! while it is in use: [`trouble`].
+//!
+//! [`streams`] are connections over iWARP.
 
 #[path = "../common/mod.rs"]
 mod common;
 mod connected;
 mod random;
+mod streams;
 mod trouble;
 mod unreliable;
 

@@ -434,8 +434,11 @@ impl IwarpService {
     /// The peer has closed the stream before there was a connection, or it broke.
     fn on_end(&mut self, engine: &mut Engine, now: Instant, stream: StreamId) {
         if self.take_half_open(stream).is_some() {
+            self.counters.cut += 1;
             return self.orders.push(StreamOrder::Finish(stream));
         }
+        let phase = self.conns.get(&stream).map(|conn| &conn.phase);
+        self.counters.cut += u64::from(matches!(phase, Some(Phase::AwaitingReply(..))));
         self.fail(engine, now, stream, EventKind::Rejected, -libc::ECONNRESET);
     }
 
