@@ -263,7 +263,8 @@ impl<'a> Talk<'a> {
     fn script(&mut self) -> Vec<Segment> {
         let mut script = Vec::new();
         let asked = std::mem::take(&mut self.asked);
-        let mut responses = asked.iter().enumerate().map(|(i, asked)| response(i, asked));
+        let mut atomics = 0;
+        let mut responses = asked.iter().map(|asked| response(&mut atomics, asked));
         for _ in 0..self.rng.usize(1..6) {
             match self.rng.u8(..7) {
                 0 | 1 => self.send(&mut script),
@@ -454,8 +455,8 @@ impl<'a> Talk<'a> {
     }
 }
 
-/// The right answer to what the host has asked for.
-fn response(number: usize, (header, payload): &Segment) -> Segment {
+/// The right answer to what the host has asked for; `atomics` were answered before.
+fn response(atomics: &mut u32, (header, payload): &Segment) -> Segment {
     if header.control().opcode == RdmaOp::READ_REQUEST {
         let (asked, _) = ReadRequest::parse(payload).unwrap();
         let control = Control::new(RdmaOp::READ_RESPONSE, true);
@@ -468,7 +469,8 @@ fn response(number: usize, (header, payload): &Segment) -> Segment {
     response.emit(&mut payload);
     let control = Control::new(RdmaOp::ATOMIC_RESPONSE, true);
     let queue = QueueNumber::ATOMIC_RESPONSE;
-    let header = Untagged { control, queue, ..send(number as u32 + 1) };
+    *atomics += 1;
+    let header = Untagged { control, queue, ..send(*atomics) };
     (Header::Untagged(header), payload.to_vec())
 }
 

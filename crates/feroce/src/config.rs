@@ -84,6 +84,10 @@ pub struct Settings {
     pub cm_framing: Framing,
     /// Ask for checksums (CRC-32C) on iWARP connections. They are used if one of the ends asks.
     pub mpa_crc: bool,
+    /// Revision of MPA that iWARP connections ask for and know: 1 or 2.
+    pub mpa_revision: u8,
+    /// Ask for iWARP connections on which either end may send first.
+    pub mpa_peer_to_peer: bool,
     /// Segmentation offload when sending.
     pub gso: bool,
     /// Receive offload: the kernel merges received packets.
@@ -138,6 +142,8 @@ impl Default for Settings {
             rocev1_vlan: None,
             cm_framing: Framing::RoceV2,
             mpa_crc: true,
+            mpa_revision: 2,
+            mpa_peer_to_peer: true,
             gso: true,
             gro: true,
             ecn: true,
@@ -226,6 +232,19 @@ const KEYS: &[Key] = &[
         help: "ask for checksums (CRC-32C) on iWARP connections; they are used if one of the two \
                ends asks for them",
         apply: |s, v| set(&mut s.mpa_crc, switch(v)),
+    },
+    Key {
+        name: "mpa_revision",
+        default: "2",
+        help: "revision of MPA on iWARP connections: 2, or 1, which says nothing about READs",
+        apply: |s, v| set(&mut s.mpa_revision, transport::mpa_revision(v)),
+    },
+    Key {
+        name: "mpa_peer_to_peer",
+        default: "1",
+        help: "ask for iWARP connections on which either end may send first; 0: the end that \
+               connects has to",
+        apply: |s, v| set(&mut s.mpa_peer_to_peer, switch(v)),
     },
     Key {
         name: "iwarp_extensions",

@@ -105,6 +105,8 @@ pub(crate) fn iwarp(settings: &Settings) -> io::Result<Option<HandshakeConfig>> 
     }
     Ok(Some(HandshakeConfig {
         crc: settings.mpa_crc,
+        revision: settings.mpa_revision,
+        peer_to_peer: settings.mpa_peer_to_peer,
         max_ulpdu: MAX_ULPDU,
         ..HandshakeConfig::default()
     }))

@@ -39,7 +39,7 @@ impl Dice {
                 0 => bytes.truncate(at),
                 1 => bytes.extend([7; 9]),
                 2 => drop(bytes.drain(at..bytes.len().min(at + 3))),
-                _ => bytes[at..].iter_mut().take(1).for_each(|byte| *byte ^= 1 << self.0 % 8),
+                _ => bytes[at..].iter_mut().take(1).for_each(|byte| *byte ^= 1 << (self.0 % 8)),
             }
             if bytes.is_empty() {
                 return;

@@ -46,14 +46,14 @@ impl Peer {
         out
     }
 
-    fn say(&mut self, header: &Header, payload: &[u8]) {
+    pub(super) fn say(&mut self, header: &Header, payload: &[u8]) {
         let bytes = self.segment(header, payload);
         // The device may have closed already.
         let _ = self.socket.write_all(&bytes);
     }
 
     /// The next segment; `None`: the device has closed.
-    fn hear(&mut self) -> Option<(Header, Vec<u8>)> {
+    pub(super) fn hear(&mut self) -> Option<(Header, Vec<u8>)> {
         let mut segment = None;
         loop {
             let mut bytes = &self.arrived[..];
@@ -87,24 +87,36 @@ impl Peer {
 }
 
 /// A device that has accepted the peer: its end, memory that the peer may use, and the peer.
-struct Served {
-    far: Connection,
-    open: Mr,
-    peer: Peer,
+pub(super) struct Served {
+    pub(super) far: Connection,
+    pub(super) open: Mr,
+    pub(super) peer: Peer,
 }
 
 const OPEN: usize = 4096;
 
 /// Connects with this request, and accepts it. Returns the reply as well.
-fn served(ip: IpAddr, crc: bool, request: &[u8]) -> (Served, Vec<u8>) {
+pub(super) fn served(ip: IpAddr, crc: bool, request: &[u8]) -> (Served, Vec<u8>) {
+    served_with(ip, crc, request, OPEN, 100)
+}
+
+/// The same, with so many bytes of memory, in the second half of which receives of this length are.
+pub(super) fn served_with(
+    ip: IpAddr,
+    crc: bool,
+    request: &[u8],
+    memory: usize,
+    receive: usize,
+) -> (Served, Vec<u8>) {
     let server = manager(ip, crc);
     let listener = Listener::bind(&server, (ip, 0).into()).unwrap();
     let mut socket = TcpStream::connect(listener.local_addr()).unwrap();
     socket.write_all(request).unwrap();
     let mut far = listener.accept().unwrap().cap(QpCap::new(8, 8)).accept().unwrap();
     let access = Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::REMOTE_READ;
-    let open = far.pd().alloc_mr(OPEN, access).unwrap();
-    far.post_recv((0..4).map(|i| open.recv(i, 2048..2148))).unwrap();
+    let open = far.pd().alloc_mr(memory, access).unwrap();
+    let place = memory / 2..memory / 2 + receive;
+    far.post_recv((0..4).map(|i| open.recv(i, place.clone()))).unwrap();
     let mut reply = vec![0; 20];
     socket.read_exact(&mut reply).unwrap();
     let more = usize::from(u16::from_be_bytes([reply[18], reply[19]]));
@@ -115,7 +127,7 @@ fn served(ip: IpAddr, crc: bool, request: &[u8]) -> (Served, Vec<u8>) {
 }
 
 /// Revision 2, four READs each way.
-const PLAIN: &[u8] = b"MPA ID Req Frame\x10\x02\0\x04\0\x04\0\x04";
+pub(super) const PLAIN: &[u8] = b"MPA ID Req Frame\x10\x02\0\x04\0\x04\0\x04";
 
 pub(super) fn send(opcode: RdmaOp, msn: u32) -> Untagged {
     let (control, queue) = (Control::new(opcode, true), QueueNumber::SEND);
@@ -140,27 +152,28 @@ pub(super) fn read(
     (Header::Untagged(Untagged { queue, ..send(RdmaOp::READ_REQUEST, msn) }), payload)
 }
 
-/// A SEND, a WRITE, a READ of what was written, and a SEND with a solicited event.
-fn all_is_well(served: &mut Served, what: &str) {
+/// A SEND, a WRITE, a READ of what was written, and a SEND with a solicited event. SENDs and READs
+/// have the numbers from these on.
+pub(super) fn all_is_well(served: &mut Served, what: &str, (sent, asked): (u32, u32)) {
     let Served { far, open, peer } = served;
     let data: Vec<u8> = (0..100).collect();
-    peer.say(&Header::Untagged(send(RdmaOp::SEND, 1)), &data[..32]);
+    peer.say(&Header::Untagged(send(RdmaOp::SEND, sent)), &data[..32]);
     let cqe = far.recv_cq().wait().unwrap();
     assert_eq!((cqe.status, cqe.byte_len), (WcStatus::Success, 32), "{what}");
     peer.say(&Header::Tagged(tagged(RdmaOp::WRITE, open.rkey(), open.addr() + 5)), &data);
-    let (header, payload) = read(1, open.rkey(), open.addr(), 120);
+    let (header, payload) = read(asked, open.rkey(), open.addr(), 120);
     peer.say(&header, &payload);
     let (header, answer) = peer.hear().unwrap();
     let wanted = tagged(RdmaOp::READ_RESPONSE, Rkey(0x1234_5600), 0x1000);
     assert_eq!(header, Header::Tagged(wanted), "{what}");
     assert_eq!((answer.len(), &answer[5..105]), (120, &data[..]), "{what}");
-    peer.say(&Header::Untagged(send(RdmaOp::SEND_SE, 2)), &data[..9]);
+    peer.say(&Header::Untagged(send(RdmaOp::SEND_SE, sent + 1)), &data[..9]);
     assert_eq!(far.recv_cq().wait().unwrap().byte_len, 9, "{what}");
 }
 
 #[test]
 fn right_messages_after_every_kind_of_handshake() {
-    let requests: [(&str, &[u8], &[u8]); 8] = [
+    let requests: [(&str, &[u8], &[u8]); 10] = [
         ("revision 0", b"MPA ID Req Frame\0\0\0\0", b"MPA ID Rep Frame\0\0\0\0"),
         ("revision 1", b"MPA ID Req Frame\0\x01\0\0", b"MPA ID Rep Frame\0\x01\0\0"),
         ("revision 1, CRC", b"MPA ID Req Frame\x40\x01\0\0", b"MPA ID Rep Frame\x40\x01\0\0"),
@@ -177,6 +190,16 @@ fn right_messages_after_every_kind_of_handshake() {
             b"MPA ID Rep Frame\x10\x02\0\x04\x80\x04\x80\x04",
         ),
         (
+            "between peers, READ",
+            b"MPA ID Req Frame\x10\x02\0\x04\x80\x04\x40\x04",
+            b"MPA ID Rep Frame\x10\x02\0\x04\x80\x04\x40\x04",
+        ),
+        (
+            "between peers, SEND",
+            b"MPA ID Req Frame\x10\x02\0\x04\xc0\x04\0\x04",
+            b"MPA ID Rep Frame\x10\x02\0\x04\xc0\x04\0\x04",
+        ),
+        (
             "between peers, no message named",
             b"MPA ID Req Frame\x10\x02\0\x04\x80\x04\0\x04",
             b"MPA ID Rep Frame\x10\x02\0\x04\x80\x04\x80\x04",
@@ -186,10 +209,26 @@ fn right_messages_after_every_kind_of_handshake() {
     for (what, request, expected) in requests {
         let (mut served, reply) = served(ip, false, request);
         assert_eq!(reply, expected, "{what}");
-        if what.starts_with("between") {
-            served.peer.say(&Header::Tagged(tagged(RdmaOp::WRITE, Rkey(0), 0)), &[]);
+        let Served { peer, .. } = &mut served;
+        let mut msns = (1, 1);
+        match what {
+            "between peers, READ" => {
+                let (header, payload) = read(1, Rkey(0), 0, 0);
+                peer.say(&header, &payload);
+                let (_, answer) = peer.hear().unwrap();
+                assert_eq!(answer, [], "{what}");
+                msns.1 = 2;
+            }
+            "between peers, SEND" => {
+                peer.say(&Header::Untagged(send(RdmaOp::SEND, 1)), &[]);
+                msns.0 = 2;
+            }
+            _ if what.starts_with("between") => {
+                peer.say(&Header::Tagged(tagged(RdmaOp::WRITE, Rkey(0), 0)), &[]);
+            }
+            _ => {}
         }
-        all_is_well(&mut served, what);
+        all_is_well(&mut served, what, msns);
     }
 }
 
@@ -211,6 +250,32 @@ const WRONG: &[Case] = &[
         let mut header = send(RdmaOp::SEND, 1);
         header.control.rdmap_version = 2;
         s.peer.say(&Header::Untagged(header), &[7; 24]);
+    }),
+    ("RDMAP version, tagged", Cause::OPERATION_VERSION, |s| {
+        let mut header = tagged(RdmaOp::WRITE, s.open.rkey(), s.open.addr());
+        header.control.rdmap_version = 2;
+        s.peer.say(&Header::Tagged(header), &[7; 24]);
+    }),
+    ("immediate data with a solicited event", Cause::OPERATION_OPCODE, |s| {
+        s.peer.say(&Header::Untagged(send(RdmaOp(9), 1)), &[7; 8]);
+    }),
+    ("atomic", Cause::OPERATION_OPCODE, |s| {
+        s.peer.say(&Header::Untagged(send(RdmaOp(10), 1)), &[7; 24]);
+    }),
+    ("tagged READ request", Cause::OPERATION_OPCODE, |s| {
+        let header = tagged(RdmaOp::READ_REQUEST, s.open.rkey(), s.open.addr());
+        s.peer.say(&Header::Tagged(header), &[7; 24]);
+    }),
+    ("SEND on the queue of READs", Cause::OPERATION_OPCODE, |s| {
+        let header = Untagged { queue: QueueNumber::READ_REQUEST, ..send(RdmaOp::SEND, 1) };
+        s.peer.say(&Header::Untagged(header), &[7; 24]);
+    }),
+    ("a key that the peer may not invalidate", Cause::OPERATION_INVALIDATE, |s| {
+        let header = Untagged { invalidate: s.open.rkey(), ..send(RdmaOp::SEND_SE_INV, 1) };
+        s.peer.say(&Header::Untagged(header), &[7; 24]);
+    }),
+    ("a ULPDU without a header", Cause::MPA_MARKERS, |s| {
+        let _ = s.peer.socket.write_all(&[0, 6, 0x41, 0x43, 0, 0, 0, 0, 0, 0, 0, 0]);
     }),
     ("immediate data", Cause::OPERATION_OPCODE, |s| {
         s.peer.say(&Header::Untagged(send(RdmaOp(8), 1)), &[7; 8]);
@@ -329,7 +394,7 @@ fn a_peer_may_end_in_any_way() {
 }
 
 /// A device connects to a peer that gives this reply.
-fn answered(ip: IpAddr, crc: bool, reply: &[u8]) -> (Result<Connection, Error>, Peer) {
+pub(super) fn answered(ip: IpAddr, crc: bool, reply: &[u8]) -> (Result<Connection, Error>, Peer) {
     let client = manager(ip, crc);
     let listener = TcpListener::bind((ip, 0)).unwrap();
     let to = listener.local_addr().unwrap();

@@ -11,6 +11,7 @@ mod descriptors;
 mod idle;
 mod inside_device;
 mod iwarp;
+mod iwarp_cases;
 mod iwarp_extensions;
 mod iwarp_limits;
 mod iwarp_malformed;

@@ -49,3 +49,12 @@ pub(super) fn parse(value: &str) -> Result<TransportKind, Wrong> {
         _ => Err("expected roce or iwarp".into()),
     }
 }
+
+/// A revision of MPA.
+pub(super) fn mpa_revision(value: &str) -> Result<u8, Wrong> {
+    match value {
+        "1" => Ok(1),
+        "2" => Ok(2),
+        _ => Err("expected 1 or 2".into()),
+    }
+}
