@@ -281,6 +281,28 @@ fn a_wrong_crc_ends_the_stream_before_anything_completes() {
     peer.expect("CRC", Cause::MPA_CRC, Event::Fatal, WcStatus::Flushed);
 }
 
+/// A damaged segment may look like a wrong key, a wrong number or a message that is too long.
+#[test]
+fn a_damaged_segment_is_one_with_a_wrong_crc_whatever_it_looks_like() {
+    for (what, at) in [("key", 5), ("offset", 10), ("opcode", 3), ("length", 1), ("last", 2)] {
+        let mut peer = Peer::new();
+        let mut bytes = peer.peer.segment(&write(peer.open.rkey(), 0x1_0064), &[7; 40]);
+        bytes[at] ^= 0x40;
+        // A longer segment ends inside the next.
+        bytes.extend([0; 80]);
+        peer.peer.say_bytes(&bytes);
+        peer.expect(what, Cause::MPA_CRC, Event::Fatal, WcStatus::Flushed);
+    }
+    let mut peer = Peer::new();
+    let mut bytes = peer.peer.segment(&Header::Untagged(send(1)), &[7; 80]);
+    bytes[1] ^= 0x40;
+    peer.peer.say_bytes(&bytes);
+    let receive = WcStatus::Flushed;
+    bytes = vec![0; 80];
+    peer.peer.say_bytes(&bytes);
+    peer.expect("too long for its receive", Cause::MPA_CRC, Event::Fatal, receive);
+}
+
 #[test]
 fn a_segment_without_a_header_ends_the_stream() {
     let mut peer = Peer::new();

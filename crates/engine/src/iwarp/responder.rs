@@ -2,7 +2,8 @@
 //!
 //! Payload of tagged segments is placed as it arrives, before the CRC is known: a wrong CRC ends
 //! the stream, and memory that a peer may write has no meaning before a later message says so. No
-//! request completes, and no READ is answered, before the CRC of its last segment is verified.
+//! request completes, no READ is answered and no segment is refused before its CRC is verified: what
+//! looks like a wrong key may be a damaged one.
 
 use feroce_mem::{Access, Read, Write};
 use feroce_train::Instant;
@@ -24,6 +25,9 @@ use crate::hca::event::StreamEnd;
 use crate::hca::qp::RecvSource;
 use crate::hca::shared::Shared;
 
+/// The layer of what is wrong with the framing.
+const MPA: u8 = Cause::MPA_CRC.layer;
+
 impl Qp {
     /// Bytes of the stream have arrived.
     pub(crate) fn handle_stream(&mut self, hca: &mut Shared, now: Instant, mut bytes: &[u8]) {
@@ -36,10 +40,29 @@ impl Qp {
                 Ok(Some(Piece::End)) => self.finish(hca, now),
                 Err(error) => Err(error.into()),
             };
-            if let Err(failure) = result {
+            if let Err(failure) = result
+                && !self.waits_for_crc(failure)
+            {
                 self.refuse(hca, now, &failure);
             }
         }
+    }
+
+    /// Whether the segment that fails so may have been damaged on its way: the rest of it is
+    /// discarded, and its end decides.
+    fn waits_for_crc(&mut self, failure: Failure) -> bool {
+        let Some(stream) = self.stream.as_mut().filter(|stream| stream.setup.crc) else {
+            return false;
+        };
+        let is_inside = !stream.deframer.is_between();
+        let Some(segment) = stream.rsp.segment.as_mut().filter(|_| is_inside) else {
+            return false;
+        };
+        if matches!(segment.target, Target::Refused(_)) || failure.cause.layer == MPA {
+            return false;
+        }
+        segment.target = Target::Refused(failure);
+        true
     }
 
     /// A segment begins.
@@ -284,6 +307,7 @@ impl Qp {
                     sink.offset = next(sink.offset);
                 }
             }
+            Target::Refused(_) => {}
             Target::Collected => {
                 let room = rsp.collected.iter_mut().skip(rsp.collected_len);
                 rsp.collected_len += room.zip(bytes).map(|(room, byte)| *room = *byte).count();
@@ -296,6 +320,9 @@ impl Qp {
     fn finish(&mut self, hca: &mut Shared, now: Instant) -> Result<(), Failure> {
         let Some(stream) = &mut self.stream else { return Ok(()) };
         let Some(Segment { header, target, .. }) = stream.rsp.segment else { return Ok(()) };
+        if let Target::Refused(failure) = target {
+            return Err(failure);
+        }
         let control = *header.control();
         let is_first = !stream.may_send;
         stream.may_send = true;
@@ -405,7 +432,7 @@ impl Qp {
     /// Ends the stream because of what arrived.
     fn refuse(&mut self, hca: &mut Shared, now: Instant, failure: &Failure) {
         let Some(stream) = &mut self.stream else { return };
-        let about = stream.rsp.segment.filter(|_| failure.cause.layer != Cause::MPA_CRC.layer);
+        let about = stream.rsp.segment.filter(|_| failure.cause.layer != MPA);
         let message = Terminate {
             segment_len: about.map(|s| (s.header.len() + s.payload) as u16),
             header: about.map(|segment| segment.header),

@@ -9,6 +9,7 @@ use feroce_wire::iwarp::ddp::Header;
 use feroce_wire::iwarp::rdmap::ReadRequest;
 use feroce_wire::iwarp::terminate::Terminate;
 
+use super::failure::Failure;
 use crate::hca::wr::RecvWr;
 
 /// A receive that a message is being placed into.
@@ -49,6 +50,8 @@ pub(super) enum Target {
     /// The buffer of this struct: requests of READs and atomics, responses to atomics, immediate
     /// data and TERMINATEs.
     Collected,
+    /// Nowhere: the segment is refused for this reason, unless its CRC is wrong.
+    Refused(Failure),
 }
 
 /// The segment that is arriving.
