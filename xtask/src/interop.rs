@@ -117,12 +117,7 @@ pub(crate) fn main(mut args: Args) -> Outcome {
     let (suite, rounds): (Option<String>, Option<usize>) =
         (args.value("--suite")?, args.value("--rounds")?);
     let (suite, rounds) = (suite.as_deref(), rounds.unwrap_or(1));
-    let driver: Option<String> = args.value("--driver")?;
-    let driver = match driver.as_deref() {
-        None => Driver::default(),
-        Some(name) => Driver::named(name)
-            .ok_or_else(|| Failure::Usage(format!("no driver `{name}`: rxe or siw")))?,
-    };
+    let driver = Driver::of_option(args.value("--driver")?)?;
     args.finish()?;
     let pattern = only.as_deref().unwrap_or_default();
     let is_chosen = |trial: &Trial| pattern.split('|').any(|part| trial.name().contains(part));

@@ -13,6 +13,7 @@ mod read;
 mod report;
 mod rows;
 mod run;
+mod tcp;
 mod tools;
 mod udp;
 
@@ -83,6 +84,9 @@ enum Part {
     /// Plain UDP.
     #[command(subcommand, hide = true)]
     Udp(udp::Role),
+    /// Plain TCP.
+    #[command(subcommand, hide = true)]
+    Tcp(tcp::Role),
     /// Keeps a processor busy.
     #[command(hide = true)]
     Spin,
@@ -92,6 +96,7 @@ fn main() -> ExitCode {
     let args = Args::parse();
     let result = match &args.part {
         Some(Part::Udp(role)) => role.play().map(|()| true),
+        Some(Part::Tcp(role)) => role.play().map(|()| true),
         Some(Part::Spin) => neighbour::spin(),
         None => compare(&args),
     };

@@ -1,6 +1,7 @@
 //! The rows as data: the program, how both ends are started, and how the figure is read.
 
 mod host;
+mod iwarp;
 mod neighbours;
 
 use crate::cable::Place;
@@ -119,6 +120,7 @@ pub(crate) const TABLES: &[Table] = &[
         rows: CABLE,
         claims: CABLE_CLAIMS,
     },
+    iwarp::TABLE,
     host::TABLE,
     neighbours::TABLE,
 ];

@@ -1,22 +1,29 @@
 //! iWARP: random programs of both ends over a stream that is cut at random, every byte checked.
 //!
 //! Each seed is one run. The oracle is a model: what each operation must have put where, and that
-//! completions come in the order of the queue. A failure prints its seed.
+//! completions come in the order of the queue. A failure prints its seed; `FEROCE_TEST_SEEDS=n` runs
+//! as many.
 #![expect(clippy::unwrap_used, reason = "a test")]
 
 use std::collections::VecDeque;
 
 use feroce_engine::iwarp::{Begin, ReadyToReceive, StreamSetup};
-use feroce_engine::{Cqe, Data, SendFlags, SendOp, SendWr, SgeList, WcOpcode, WcStatus};
+use feroce_engine::{
+    Config, Cqe, Data, SendFlags, SendOp, SendWr, SgeList, TransportKind, WcOpcode, WcStatus,
+};
 use feroce_testkit::{Host, Streams, TestQp, wr};
+use feroce_wire::Imm;
 
-/// Each end has four parts of memory of this length: what it sends from, where receives are, what
-/// the peer may write, and where its READs go. The peer reads the first.
+/// Each end has five parts of memory of this length: what it sends from, where receives are, what
+/// the peer may write, where its READs go, and words for the atomics of the peer. The peer reads
+/// the first.
 const PART: usize = 64 << 10;
 const SEND: usize = 0;
 const RECEIVE: usize = PART;
 const WRITTEN: usize = 2 * PART;
 const FETCHED: usize = 3 * PART;
+const WORDS: usize = 4 * PART;
+const MEMORY: usize = 5 * PART;
 
 /// A receive: room for a message.
 const ROOM: usize = 6000;
@@ -51,6 +58,13 @@ impl Dice {
     }
 }
 
+/// What takes a receive.
+enum Incoming {
+    Message(Vec<u8>),
+    /// Immediate data, and the bytes written in front of it.
+    Immediate(Imm, Vec<u8>, usize),
+}
+
 /// One end, its program and its model.
 struct End {
     qp: TestQp,
@@ -59,7 +73,7 @@ struct End {
     /// Signalled requests in the order of the queue.
     expected: VecDeque<(u64, WcOpcode, usize)>,
     /// Messages that the peer has sent and that have not completed, and their receives.
-    incoming: VecDeque<(u64, Vec<u8>)>,
+    incoming: VecDeque<(u64, Incoming)>,
     posted: u64,
     receives: u64,
     /// Where the next WRITE of the peer and the next READ of this end go: each byte is used once.
@@ -70,7 +84,7 @@ struct End {
 impl End {
     fn new(host: &Host, qp: TestQp, seed: u8) -> Self {
         host.fill(SEND, PART, seed);
-        let model = host.read(0, 4 * PART);
+        let model = host.read(0, MEMORY);
         let (expected, incoming) = (VecDeque::new(), VecDeque::new());
         let (posted, receives, written, fetched) = (0, 0, WRITTEN, FETCHED);
         Self { qp, model, expected, incoming, posted, receives, written, fetched }
@@ -97,15 +111,23 @@ impl End {
 
     fn check(&mut self, host: &Host, cqe: &Cqe, seed: u64) {
         assert_eq!(cqe.status, WcStatus::Success, "seed {seed}");
-        if cqe.opcode == WcOpcode::Recv {
-            let (wr_id, message) = self.incoming.pop_front().unwrap();
-            assert_eq!((cqe.wr_id, cqe.byte_len as usize), (wr_id, message.len()), "seed {seed}");
-            // No later message has this place yet.
-            assert_eq!(host.read(place(wr_id), message.len()), message, "seed {seed}: message");
+        if matches!(cqe.opcode, WcOpcode::Recv | WcOpcode::RecvWriteImm) {
+            let (wr_id, incoming) = self.incoming.pop_front().unwrap();
+            let (at, bytes) = match incoming {
+                // No later message has this place yet.
+                Incoming::Message(message) => (place(wr_id), message),
+                Incoming::Immediate(imm, written, at) => {
+                    assert_eq!((cqe.opcode, cqe.imm), (WcOpcode::RecvWriteImm, imm), "seed {seed}");
+                    (at, written)
+                }
+            };
+            assert_eq!((cqe.wr_id, cqe.byte_len as usize), (wr_id, bytes.len()), "seed {seed}");
+            assert_eq!(host.read(at, bytes.len()), bytes, "seed {seed}: message");
         } else {
             let (wr_id, opcode, len) = self.expected.pop_front().unwrap();
             assert_eq!((cqe.wr_id, cqe.opcode), (wr_id, opcode), "seed {seed}: order");
-            let fetched = if opcode == WcOpcode::Read { len } else { 0 };
+            let fetches = [WcOpcode::Read, WcOpcode::FetchAdd, WcOpcode::CmpSwap];
+            let fetched = if fetches.contains(&opcode) { len } else { 0 };
             assert_eq!(cqe.byte_len as usize, fetched, "seed {seed}");
         }
     }
@@ -118,11 +140,59 @@ fn gathered(dice: &mut Dice, host: &Host, at: usize, len: usize) -> Data {
     Data::Sges(SgeList::new(&[sge(at, cut), sge(at + cut, len - cut)]))
 }
 
+/// An atomic on a word of the peer: what it does, what it must fetch, and the name it completes by.
+fn atomic(dice: &mut Dice, peer_host: &Host, peer: &mut End) -> (SendOp, u64, WcOpcode) {
+    let at = WORDS + 8 * dice.roll(4);
+    let word = &mut peer.model[at..at + 8];
+    let old = u64::from_ne_bytes((&*word).try_into().unwrap());
+    let remote = peer_host.remote(at as u64);
+    let (op, new, opcode) = if dice.one_in(2) {
+        let add = dice.0;
+        (SendOp::FetchAdd { remote, add }, old.wrapping_add(add), WcOpcode::FetchAdd)
+    } else {
+        let compare = if dice.one_in(3) { !old } else { old };
+        let (swap, hits) = (dice.0, compare == old);
+        let op = SendOp::CmpSwap { remote, compare, swap };
+        (op, if hits { swap } else { old }, WcOpcode::CmpSwap)
+    };
+    word.copy_from_slice(&new.to_ne_bytes());
+    (op, old, opcode)
+}
+
 /// Posts one random request from `me` to `peer`; false: there is no room for it.
-fn post(dice: &mut Dice, host: &Host, peer_host: &Host, me: &mut End, peer: &mut End) -> bool {
-    let len = dice.len();
+fn post(
+    dice: &mut Dice,
+    is_extended: bool,
+    (host, me): (&Host, &mut End),
+    (peer_host, peer): (&Host, &mut End),
+) -> bool {
+    let mut len = dice.len();
     let from = SEND + dice.roll(PART - ROOM);
-    let (op, data, opcode) = match dice.roll(3) {
+    let (op, data, opcode) = match dice.roll(if is_extended { 6 } else { 3 }) {
+        3 | 4 => {
+            len = 8;
+            if me.fetched + len > FETCHED + PART {
+                return false;
+            }
+            let (op, old, opcode) = atomic(dice, peer_host, peer);
+            me.model[me.fetched..me.fetched + len].copy_from_slice(&old.to_ne_bytes());
+            let data = host.data(me.fetched as u64, len as u32);
+            me.fetched += len;
+            (op, data, opcode)
+        }
+        5 => {
+            if peer.incoming.len() >= 8 || peer.written + len > WRITTEN + PART {
+                return false;
+            }
+            let (imm, at) = (Imm(dice.0 as u32), peer.written);
+            let bytes = me.model[from..from + len].to_vec();
+            peer.model[at..at + len].copy_from_slice(&bytes);
+            peer.incoming.push_back((peer.receives, Incoming::Immediate(imm, bytes, at)));
+            peer.receive(peer_host);
+            peer.written += len;
+            let op = SendOp::WriteImm(peer_host.remote(at as u64), imm);
+            (op, gathered(dice, host, from, len), WcOpcode::Write)
+        }
         0 => {
             if peer.incoming.len() >= 8 {
                 return false;
@@ -130,7 +200,7 @@ fn post(dice: &mut Dice, host: &Host, peer_host: &Host, me: &mut End, peer: &mut
             let at = place(peer.receives);
             let message = me.model[from..from + len].to_vec();
             peer.model[at..at + len].copy_from_slice(&message);
-            peer.incoming.push_back((peer.receives, message));
+            peer.incoming.push_back((peer.receives, Incoming::Message(message)));
             peer.receive(peer_host);
             (SendOp::Send, gathered(dice, host, from, len), WcOpcode::Send)
         }
@@ -168,7 +238,7 @@ fn post(dice: &mut Dice, host: &Host, peer_host: &Host, me: &mut End, peer: &mut
     true
 }
 
-fn run(seed: u64) {
+fn run(seed: u64, is_extended: bool) {
     let mut dice = Dice(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
     let max_ulpdu = [41, 300, 1442, 4000, 64_768][dice.roll(5)];
     let kind = [ReadyToReceive::Write, ReadyToReceive::Read, ReadyToReceive::Send][dice.roll(3)];
@@ -181,16 +251,19 @@ fn run(seed: u64) {
         begin: Begin::Announce(kind),
         ..StreamSetup::INITIATOR
     };
-    let mut streams = Streams::default();
+    let transport = TransportKind::Iwarp;
+    let config = Config { transport, iwarp_extensions: is_extended, ..Config::default() };
+    let mut streams = Streams::with(config);
     let (qa, qb) = streams.connect(&a, &StreamSetup { begin: Begin::Await(Some(kind)), ..a });
     let mut ea = End::new(&streams.a, qa, 5);
     let mut eb = End::new(&streams.b, qb, 99);
     let most = [1, 3, 40, 2000, 100_000][dice.roll(5)];
     for _ in 0..60 {
         for _ in 0..dice.roll(4) {
+            let (a, b) = ((&streams.a, &mut ea), (&streams.b, &mut eb));
             let _ = match dice.one_in(2) {
-                true => post(&mut dice, &streams.a, &streams.b, &mut ea, &mut eb),
-                false => post(&mut dice, &streams.b, &streams.a, &mut eb, &mut ea),
+                true => post(&mut dice, is_extended, a, b),
+                false => post(&mut dice, is_extended, b, a),
             };
         }
         for _ in 0..dice.roll(20) {
@@ -205,16 +278,26 @@ fn run(seed: u64) {
     for (host, end) in [(&streams.a, &ea), (&streams.b, &eb)] {
         assert!(end.expected.is_empty(), "seed {seed}: {} did not complete", end.expected.len());
         assert!(end.incoming.is_empty(), "seed {seed}: not received");
-        let memory = host.read(0, 4 * PART);
+        let memory = host.read(0, MEMORY);
         let wrong = memory.iter().zip(&end.model).position(|(is, should)| is != should);
         assert_eq!(wrong, None, "seed {seed}: first wrong byte");
     }
     assert!(streams.ends.iter().all(Vec::is_empty), "seed {seed}: {:?}", streams.ends);
 }
 
+/// Seeds of each test, or as many as the environment says.
+fn seeds() -> std::ops::Range<u64> {
+    let count = std::env::var("FEROCE_TEST_SEEDS").map_or(40, |text| text.parse().unwrap());
+    0..count
+}
+
 #[test]
 fn random_programs_end_as_the_model_says() {
-    for seed in 0..40 {
-        run(seed);
-    }
+    seeds().for_each(|seed| run(seed, false));
+}
+
+/// With atomics and immediate data (RFC 7306).
+#[test]
+fn random_programs_with_the_extensions_end_as_the_model_says() {
+    seeds().for_each(|seed| run(seed, true));
 }

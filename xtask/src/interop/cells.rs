@@ -90,7 +90,9 @@ impl Cell {
         row: &'static Row,
         (form, network, server): (Form, Network, Side),
     ) -> Option<Self> {
-        let is_there = row.forms.contains(&form) && row.networks.contains(&network);
+        let is_there = row.forms.contains(&form)
+            && row.networks.contains(&network)
+            && row.servers.contains(&server);
         is_there.then_some(Self { row, form, network, server })
     }
 

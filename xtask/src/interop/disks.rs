@@ -32,10 +32,11 @@ after that: nothing acknowledged (after a loss of power: nothing flushed) is los
 mixture, none holds what was not written. Or messages that are almost right are given to controllers
 and parsers, and one in fifty over queue pairs.
 
-Usage: cargo xtask disks [--suite NAME]
+Usage: cargo xtask disks [--driver NAME] [--suite NAME]
        cargo xtask disks [--kills N] [--power N] [--capsules N] [--seed S]
 
 Options:
+  --driver NAME  What the kernel's end speaks: rxe (default), or siw for iWARP
   --suite NAME   Take the kernel from another suite of Debian, such as bookworm-backports
   --kills N      Kill N processes
   --power N      Lose the power N times; needs root, loop devices, e2fsprogs and xfsprogs
@@ -68,6 +69,7 @@ const HOST: &str = "nqn.2024-01.com.example:guest";
 pub(crate) fn main(mut args: Args) -> Outcome {
     let is_inside = args.flag("--inside");
     let suite: Option<String> = args.value("--suite")?;
+    let driver = Driver::of_option(args.value("--driver")?)?;
     let mut campaigns = Vec::new();
     for campaign in CAMPAIGNS {
         let count: Option<u64> = args.value(campaign.option)?;
@@ -79,13 +81,14 @@ pub(crate) fn main(mut args: Args) -> Outcome {
         return campaigns.iter().try_for_each(|(campaign, count)| campaign.run(*count, seed));
     }
     if is_inside {
-        return run_steps(&Image::prepare(suite.as_deref(), Driver::Rxe)?);
+        return run_steps(&Image::prepare(suite.as_deref(), driver)?, driver);
     }
     packages::require(PACKAGES)?;
     run(&mut cargo(["build", "-p", "feroce-cli"]))?;
-    Image::prepare(suite.as_deref(), Driver::Rxe)?;
+    Image::prepare(suite.as_deref(), driver)?;
     let mut again = lab::inside(packages::is_root(), "disks")?;
     again.arg("--inside").args(suite.map(|suite| format!("--suite={suite}")));
+    again.arg(format!("--driver={}", driver.name()));
     run(&mut again)
 }
 
@@ -128,14 +131,14 @@ impl Campaign {
     }
 }
 
-fn run_steps(image: &Image) -> Outcome {
-    println!("disks: booting Linux {}", image.version);
+fn run_steps(image: &Image, driver: Driver) -> Outcome {
+    println!("disks: booting Linux {} with {}", image.version, driver.name());
     let _lab = Lab::boot(image)?;
     let folder = target_dir().join("interop");
     let disk = folder.join("disk.img");
     let made = File::create(&disk).and_then(|file| file.set_len(SIZE));
     made.map_err(|e| failed(&disk, e))?;
-    let target = Target::start(&folder, &disk)?;
+    let target = Target::start(&folder, &disk, driver)?;
     let modules = image.kernel.parent().and_then(Path::parent).unwrap_or(&image.kernel);
     let guest = Guest { modules: in_guest(modules) };
     for step in ["refused", "connect", "files", "verify"] {
@@ -153,23 +156,23 @@ fn run_steps(image: &Image) -> Outcome {
         park_timeout(PAUSE);
     }
     drop(target);
-    let _target = Target::start(&folder, &disk)?;
+    let _target = Target::start(&folder, &disk, driver)?;
     guest.finish("killed", running, begun.elapsed())?;
     guest.run("disconnect")?;
     fs::remove_file(&disk).map_err(|e| failed(&disk, e))?;
     guest.run("export")?;
-    use_kernels_disk(&folder)?;
+    use_kernels_disk(&folder, driver)?;
     println!("disks: 8 steps ran, 0 failed");
     Ok(())
 }
 
 /// Our host with the kernel's target.
-fn use_kernels_disk(folder: &Path) -> Outcome {
+fn use_kernels_disk(folder: &Path, driver: Driver) -> Outcome {
     let begun = now();
     let at = Side::Kernel.address(Network::V4);
     let feroce = |words: &[&str]| {
         let mut command = Command::new(target_dir().join("debug/feroce"));
-        command.arg("disk").args(words).current_dir(folder);
+        command.arg("disk").args(words).current_dir(folder).envs(driver.settings());
         command
     };
     run(&mut feroce(&["discover", at]))?;
@@ -236,14 +239,14 @@ impl Guest {
 struct Target(Child);
 
 impl Target {
-    fn start(folder: &Path, disk: &Path) -> Outcome<Self> {
+    fn start(folder: &Path, disk: &Path, driver: Driver) -> Outcome<Self> {
         let path: PathBuf = folder.join("disks.out");
         let output = File::create(&path).map_err(|e| failed(&path, e))?;
         let program = target_dir().join("debug/feroce");
         let mut command = Command::new(&program);
         command.args(["disk", "serve", "--nqn", SUBSYSTEM, "--allow", HOST, "--listen"]);
         command.arg(Side::Ours.address(Network::V4)).arg(disk);
-        command.stdin(Stdio::null()).stdout(output);
+        command.stdin(Stdio::null()).stdout(output).envs(driver.settings());
         let mut target = Self(command.spawn().map_err(|e| failed(&program, e))?);
         let limit = deadline(LIMIT);
         loop {

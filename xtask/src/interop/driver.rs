@@ -22,8 +22,19 @@ pub(super) enum Driver {
 }
 
 impl Driver {
-    pub(super) fn named(name: &str) -> Option<Self> {
+    fn named(name: &str) -> Option<Self> {
         [Self::Rxe, Self::Siw].into_iter().find(|driver| driver.name() == name)
+    }
+
+    /// The one that an option names, or the usual one.
+    pub(super) fn of_option(name: Option<String>) -> Outcome<Self> {
+        let Some(name) = name else { return Ok(Self::default()) };
+        Self::named(&name).ok_or_else(|| Failure::Usage(format!("no driver `{name}`: rxe or siw")))
+    }
+
+    /// Variables with which feroce speaks as it does.
+    pub(super) fn settings(self) -> Option<(&'static str, &'static str)> {
+        (self == Self::Siw).then_some(("FEROCE_TRANSPORT", "iwarp"))
     }
 
     /// Its name for `rdma link add`.

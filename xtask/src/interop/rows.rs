@@ -62,6 +62,8 @@ pub(super) struct Row {
     /// What is at the other end.
     pub(super) driver: Driver,
     pub(super) forms: &'static [Form],
+    /// Who may be the server.
+    pub(super) servers: &'static [Side],
     pub(super) networks: &'static [Network],
 }
 
@@ -83,9 +85,15 @@ impl Row {
     /// What is special about it, if anything is.
     pub(super) fn remark(&self) -> String {
         let fault = self.fault.split(',').next().unwrap_or_default();
-        let no_crc = self.settings.contains(&("FEROCE_MPA_CRC", "0")).then_some("no CRC");
-        let remarks = [Some(fault).filter(|fault| !fault.is_empty()), no_crc];
-        remarks.into_iter().flatten().map(|remark| format!(", {remark}")).collect()
+        let of_setting = |(name, value): &(&str, &str)| match (*name, *value) {
+            ("FEROCE_MPA_CRC", "0") => Some("no CRC"),
+            ("FEROCE_MPA_REVISION", "1") => Some("MPA revision 1"),
+            ("FEROCE_MPA_PEER_TO_PEER", "0") => Some("the client sends first"),
+            _ => None,
+        };
+        let fault = Some(fault).filter(|fault| !fault.is_empty());
+        let remarks = fault.into_iter().chain(self.settings.iter().filter_map(of_setting));
+        remarks.map(|remark| format!(", {remark}")).collect()
     }
 
     /// Both names of a pair of programs, or the one of both ends.
@@ -148,7 +156,7 @@ pub(super) const PERF_CM: Family = Family {
 /// Our own, which stand in `interop`.
 const PROBE: Family = Family { tool: "", ..VERBS };
 const GROUPS: Family = Family { both: "-d %d -g %g -p %p %G", ..PROBE };
-const CALLER: Family = by_address("-a %s -p %p", ["", "-c"]);
+pub(super) const CALLER: Family = by_address("-a %s -p %p", ["", "-c"]);
 
 /// Programs of librdmacm.
 pub(super) const RPING: Family = by_address("-a %s -p %p", ["-s", "-c"]);
@@ -225,7 +233,7 @@ const fn group(options: &'static str) -> Row {
 /// What our own programs say.
 const CONTENT: &str = "as it should be";
 
-const fn caller(options: &'static str) -> Row {
+pub(super) const fn caller(options: &'static str) -> Row {
     row(&CALLER, ["caller"; 2], options, CONTENT)
 }
 
@@ -244,7 +252,7 @@ const fn row(
     says: &'static str,
 ) -> Row {
     let (ending, counters) = (Ending::Well, Counters::AtRest);
-    let (forms, networks) = (ONLY_DROP_IN, BOTH);
+    let (forms, networks, servers) = (ONLY_DROP_IN, BOTH, &[Side::Kernel, Side::Ours]);
     let (fault, is_ours_there, is_compared) = ("", false, false);
     let (settings, driver) = (&[], Driver::Rxe);
     Row {
@@ -260,6 +268,7 @@ const fn row(
         is_compared,
         driver,
         forms,
+        servers,
         networks,
     }
 }
@@ -275,7 +284,7 @@ const fn wrong(row: Row) -> Row {
 }
 
 /// A row in which the server is killed.
-const fn killed(row: Row) -> Row {
+pub(super) const fn killed(row: Row) -> Row {
     Row { ending: Ending::Killed, ..wrong(row) }
 }
 

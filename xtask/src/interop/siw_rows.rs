@@ -2,13 +2,22 @@
 
 use super::driver::Driver;
 use super::lab::Side;
-use super::rows::{CMATOSE, Family, GREETINGS, PERF_CM, PINGS, RPING, Row, cm, perf_cm};
+use super::rows::{
+    CALLER, CMATOSE, Family, GREETINGS, PERF_CM, PINGS, RPING, Row, caller, cm, killed, perf_cm,
+};
 
 /// What our end is told: to speak iWARP.
 const CRC: &[(&str, &str)] = &[("FEROCE_TRANSPORT", "iwarp")];
 
 /// And not to ask for CRCs, which `siw` does not ask for either.
 const NO_CRC: &[(&str, &str)] = &[("FEROCE_TRANSPORT", "iwarp"), ("FEROCE_MPA_CRC", "0")];
+
+/// Not to ask that either end may send first; `siw` does not ask for that either.
+const CLIENT_FIRST: &[(&str, &str)] =
+    &[("FEROCE_TRANSPORT", "iwarp"), ("FEROCE_MPA_PEER_TO_PEER", "0")];
+
+/// To speak the first revision of MPA.
+const FIRST: &[(&str, &str)] = &[("FEROCE_TRANSPORT", "iwarp"), ("FEROCE_MPA_REVISION", "1")];
 
 /// perftest. The device has one address, and no time limits.
 const PERF: Family =
@@ -20,6 +29,23 @@ const fn iwarp(row: Row) -> Row {
 
 const fn bare(row: Row) -> Row {
     Row { settings: NO_CRC, ..iwarp(row) }
+}
+
+/// The client sends first.
+const fn client_first(row: Row) -> Row {
+    Row { settings: CLIENT_FIRST, ..iwarp(row) }
+}
+
+/// `siw` answers requests of the first revision, and makes none.
+const fn first_revision(row: Row) -> Row {
+    Row { settings: FIRST, servers: &[Side::Kernel], ..iwarp(row) }
+}
+
+/// Connections whose ends look at what comes with messages.
+const CALLS: Family = Family { lingers: true, ..CALLER };
+
+const fn call(options: &'static str) -> Row {
+    Row { family: &CALLS, ..iwarp(caller(options)) }
 }
 
 const fn perf(program: &'static str, options: &'static str) -> Row {
@@ -46,4 +72,17 @@ pub(super) const SIW_ROWS: &[Row] = &[
     bare(perf("ib_send_bw", "-R -n 10 -s 65539")),
     bare(perf("ib_write_bw", "-R -n 10 -s 65539")),
     bare(perf("ib_read_bw", "-R -n 10 -s 65539")),
+    bare(perf("ib_send_lat", "-R -n 10 -s 1")),
+    bare(perf("ib_write_lat", "-R -n 10 -s 1025")),
+    bare(perf("ib_read_lat", "-R -n 10 -s 4097")),
+    client_first(PINGS),
+    client_first(perf("ib_write_bw", "-R -n 10 -s 65539")),
+    first_revision(cm(&CMATOSE, "ucmatose", "-c 5 -C 5 -S 8000")),
+    first_revision(perf("ib_send_bw", "-R -n 10 -s 65539")),
+    first_revision(perf("ib_write_bw", "-R -n 10 -s 65539")),
+    call("private-data"),
+    call("refused"),
+    call("no-listener"),
+    killed(call("killed")),
+    call("longest"),
 ];
