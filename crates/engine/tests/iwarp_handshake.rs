@@ -166,6 +166,15 @@ fn a_silent_peer_is_reminded_until_it_sends() {
     let mut peer = StreamPeer::new(&StreamSetup { begin, ..StreamSetup::INITIATOR });
     assert_eq!(peer.hear().len(), 1);
     assert!(!peer.host.engine.announce_again(now, peer.qp.qpn));
+    // An end that announces nothing reminds of the first message that it has sent.
+    let mut peer = StreamPeer::new(&StreamSetup { begin: Begin::Send, ..StreamSetup::INITIATOR });
+    let qpn = peer.qp.qpn;
+    assert!(peer.host.engine.announce_again(now, qpn));
+    assert_eq!(peer.hear(), []);
+    peer.qp.sq.post(wr(1, SendOp::Send, Data::EMPTY)).unwrap();
+    assert_eq!(peer.hear(), [(Header::Untagged(send(1)), Vec::new())]);
+    assert!(peer.host.engine.announce_again(now, qpn));
+    assert_eq!(peer.hear(), empty);
 }
 
 /// And it does not announce itself, although its programs expect the peer to send first.

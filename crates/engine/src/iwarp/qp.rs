@@ -55,11 +55,12 @@ pub(super) enum Phase {
 
 impl Stream {
     pub(super) fn new(setup: &StreamSetup) -> Self {
+        let has_announced = setup.begin == Begin::Send;
         Self {
             setup: *setup,
             framer: Framer::new(setup.crc, setup.markers),
             deframer: Deframer::new(setup.crc),
-            req: Requester::default(),
+            req: Requester { has_announced, ..Requester::default() },
             rsp: Responder::default(),
             given: 0,
             taken: 0,

@@ -197,29 +197,35 @@ impl Qp {
         }
     }
 
-    /// Lets [`Qp::announce`] send its message once more, between two messages, if that is a WRITE
-    /// and the peer has not sent anything yet. False: the peer needs no reminder.
+    /// Lets [`Qp::announce`] send an empty WRITE, between two messages, if this end has sent one, or
+    /// another message as the first, and the peer has not sent anything yet. False: the peer needs
+    /// no reminder.
     pub(crate) fn announce_again(&mut self, hca: &mut Shared) -> bool {
         let Some(stream) = self.stream.as_mut().filter(|stream| stream.phase == Phase::Open) else {
             return false;
         };
         let has_sent = stream.rsp.segment.is_some() || !stream.deframer.is_between();
-        if has_sent || stream.setup.begin != Begin::Announce(ReadyToReceive::Write) {
+        let reminds = [Begin::Announce(ReadyToReceive::Write), Begin::Send];
+        if has_sent || !reminds.contains(&stream.setup.begin) {
             return false;
         }
-        if stream.req.sending().is_none() && stream.req.telling().is_none() {
+        if stream.given > 0 && stream.req.sending().is_none() && stream.req.telling().is_none() {
             stream.req.has_announced = false;
             hca.kicked.push(self.common.slot);
         }
         true
     }
 
-    /// Sends the message that lets the peer send, once.
+    /// Sends the message that lets the peer send, once, or a reminder.
     fn announce(&mut self, out: &mut Vec<u8>) {
         let Some(stream) = self.stream.as_mut().filter(|stream| stream.phase == Phase::Open) else {
             return;
         };
-        let Begin::Announce(kind) = stream.setup.begin else { return };
+        let kind = match stream.setup.begin {
+            Begin::Announce(kind) => kind,
+            Begin::Send => ReadyToReceive::Write,
+            Begin::Await(_) => return,
+        };
         if core::mem::replace(&mut stream.req.has_announced, true) {
             return;
         }

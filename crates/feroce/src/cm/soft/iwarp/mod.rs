@@ -50,9 +50,9 @@ const REQUEST_NS: u64 = 5_000_000_000;
 const REPLY_NS: u64 = 10_000_000_000;
 
 /// How long after its announcement, and then after each reminder, an end that has connected reminds
-/// a peer that sends nothing. Linux (`siw`) overlooks an announcement that arrives within a moment
-/// of its reply, and then never tells its consumer of the connection. A reminder is another WRITE
-/// of no bytes, which has no effect on other peers.
+/// a peer that sends nothing. Linux (`siw`) overlooks a first message that arrives within a moment
+/// of its reply, and then never tells its consumer of the connection. A reminder is a WRITE of no
+/// bytes, which has no effect on other peers.
 const REMIND_NS: [u64; 3] = [20_000_000, 200_000_000, 2_000_000_000];
 
 /// How long an end that has accepted waits for the first message of a peer that has not asked for
@@ -351,9 +351,9 @@ impl IwarpService {
         self.orders.push(StreamOrder::Attach(stream, qpn));
         self.of_qp.insert(qpn, stream);
         let Some(conn) = self.conns.get_mut(&stream) else { return };
-        let announces = matches!(setup.begin, Begin::Announce(_));
+        let has_asked = !matches!(setup.begin, Begin::Await(_));
         conn.phase = Phase::Connected(qpn);
-        match REMIND_NS.first().filter(|_| announces) {
+        match REMIND_NS.first().filter(|_| has_asked) {
             Some(ns) => self.due.set(stream, now.plus_nanos(*ns)),
             None => self.due.remove(stream),
         }
