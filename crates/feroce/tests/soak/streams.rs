@@ -27,10 +27,11 @@ const FETCHED: usize = 3 * SHARE;
 /// Connections that live side by side.
 const WORKERS: u8 = 3;
 
-/// Faults that the connections must survive, for each 1024 bytes that arrive.
+/// Faults that the connections must survive, for each 1024 bytes that arrive. No damage: a damaged
+/// length may leave the receiver waiting for bytes of a peer that waits for its answer.
 const FAULTS: [&str; 3] = [
     "cut=0.3%,reset=0.3%,delay=300us~200us",
-    "cut=0.2%,corrupt=0.2%,rate=400Mbit:128KiB",
+    "cut=0.4%,rate=400Mbit:128KiB",
     "reset=0.5%,delay=1ms~1ms,rate=200Mbit:256KiB",
 ];
 

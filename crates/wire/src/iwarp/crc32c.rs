@@ -1,41 +1,17 @@
 //! CRC-32C (Castagnoli), which protects FPDUs (RFC 5044 4.4).
+//!
+//! With the feature `std` it uses the instructions that the processor has for it, elsewhere tables.
 
-/// The polynomial, bit 31 for x^0.
-const POLY: u32 = 0x82f6_3b78;
+#[cfg(any(test, not(feature = "std")))]
+mod tables;
 
-/// Bytes that one step folds.
-const STEP: usize = 16;
+#[cfg(not(feature = "std"))]
+use tables::append;
 
-/// `TABLES[k][b]`: what the byte `b` contributes with `k` bytes behind it.
-static TABLES: [[u32; 256]; STEP] = tables();
-
-const fn tables() -> [[u32; 256]; STEP] {
-    let mut tables = [[0; 256]; STEP];
-    let mut byte = 0_u8;
-    loop {
-        let mut crc = byte as u32;
-        let mut bit = 0;
-        while bit < 8 {
-            crc = (crc >> 1) ^ ((crc & 1).wrapping_neg() & POLY);
-            bit += 1;
-        }
-        tables[0][byte as usize] = crc;
-        if byte == u8::MAX {
-            break;
-        }
-        byte += 1;
-    }
-    let mut behind = 1;
-    while behind < STEP {
-        let mut byte = 0;
-        while byte < 256 {
-            let before = tables[behind - 1][byte];
-            tables[behind][byte] = (before >> 8) ^ tables[0][(before & 0xff) as usize];
-            byte += 1;
-        }
-        behind += 1;
-    }
-    tables
+/// The CRC of bytes behind those whose CRC this is.
+#[cfg(feature = "std")]
+fn append(crc: u32, bytes: &[u8]) -> u32 {
+    crc32c::crc32c_append(crc, bytes)
 }
 
 /// A running CRC-32C.
@@ -53,29 +29,17 @@ pub struct Crc32c(u32);
 impl Crc32c {
     /// Of no bytes.
     pub const fn new() -> Self {
-        Self(!0)
+        Self(0)
     }
 
     /// Adds the next piece.
     pub fn update(&mut self, bytes: &[u8]) {
-        let (steps, rest) = bytes.as_chunks::<STEP>();
-        for step in steps {
-            let mut folded = *step;
-            for (byte, crc) in folded.iter_mut().zip(self.0.to_le_bytes()) {
-                *byte ^= crc;
-            }
-            let tables = TABLES.iter().rev();
-            self.0 = tables.zip(folded).fold(0, |crc, (table, b)| crc ^ table[usize::from(b)]);
-        }
-        for byte in rest {
-            let [low, ..] = self.0.to_le_bytes();
-            self.0 = (self.0 >> 8) ^ TABLES[0][usize::from(low ^ byte)];
-        }
+        self.0 = append(self.0, bytes);
     }
 
     /// The CRC.
     pub const fn finish(self) -> u32 {
-        !self.0
+        self.0
     }
 
     /// The CRC in the bytes that end an FPDU.
@@ -110,6 +74,15 @@ mod tests {
         assert_eq!(crc(&[0xff; 32]), 0x62a8_ab43);
         assert_eq!(crc(&ascending), 0x46dd_794e);
         assert_eq!(crc(&descending), 0x113f_db5c);
+    }
+
+    #[test]
+    fn tables_and_instructions_agree() {
+        let bytes: [u8; 5000] =
+            core::array::from_fn(|i| u8::try_from((i * i >> 3) % 251).expect("small"));
+        for len in (0..100).chain([255, 256, 1023, 1440, 4096, 5000]) {
+            assert_eq!(append(7, &bytes[..len]), tables::append(7, &bytes[..len]), "{len} bytes");
+        }
     }
 
     #[test]

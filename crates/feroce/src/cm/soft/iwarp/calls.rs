@@ -13,7 +13,7 @@ use feroce_train::Instant;
 use feroce_wire::{Gid, Qpn};
 
 use super::conn::{Asking, Conn, Listening, Phase};
-use super::{IwarpService, PATIENCE_NS, REPLY_NS, attach, event_of};
+use super::{IwarpService, LEAVE_NS, MAX_LEAVING, PATIENCE_NS, REPLY_NS, attach, event_of};
 use crate::Error;
 use crate::cm::CmError;
 use crate::cm::soft::id::SoftId;
@@ -51,7 +51,7 @@ impl IwarpService {
             Ok(accepted) => accepted,
             Err(e) => {
                 // As Linux does: the peer would wait for an answer that will not come.
-                let _ = self.reject(stream, &[]);
+                let _ = self.reject(now, stream, &[]);
                 return Err(e.into());
             }
         };
@@ -69,14 +69,26 @@ impl IwarpService {
         Ok(())
     }
 
-    /// Rejects a request.
-    fn reject(&mut self, stream: StreamId, private_data: &[u8]) -> Result<(), CmError> {
+    /// Rejects a request. The peer closes the stream when it has read that.
+    fn reject(
+        &mut self,
+        now: Instant,
+        stream: StreamId,
+        private_data: &[u8],
+    ) -> Result<(), CmError> {
         let conn = self.conns.get(&stream).ok_or(CmError::WrongState)?;
         let Phase::Requested(request, _) = &conn.phase else { return Err(CmError::WrongState) };
         let reply = request.reject(private_data).map_err(too_long)?;
+        let conn = self.take_conn(stream);
         self.orders.push(StreamOrder::Send(stream, reply));
-        self.orders.push(StreamOrder::Finish(stream));
-        if let Some(conn) = self.take_conn(stream) {
+        if self.leaving.len() < MAX_LEAVING {
+            self.orders.push(StreamOrder::Read(stream, true));
+            self.leaving.insert(stream);
+            self.due.set(stream, now.plus_nanos(LEAVE_NS));
+        } else {
+            self.orders.push(StreamOrder::Finish(stream));
+        }
+        if let Some(conn) = conn {
             self.answered(&conn.phase);
             let mut inner = conn.id.lock();
             (inner.stage, inner.stream) = (Stage::Over, None);
@@ -91,7 +103,7 @@ impl IwarpService {
         now: Instant,
         stream: StreamId,
     ) {
-        let _ = self.reject(stream, &[]);
+        let _ = self.reject(now, stream, &[]);
         let Some(conn) = self.take_conn(stream) else { return };
         match conn.phase {
             Phase::Connected(qpn) => {
@@ -202,10 +214,10 @@ impl SoftId {
     }
 
     pub(in crate::cm::soft) fn reject_iwarp(&self, private_data: &[u8]) -> Result<(), Error> {
-        self.with_service(|s, _, id| {
+        self.with_service(|s, now, id| {
             let stream = id.lock().stream.ok_or(CmError::WrongState)?;
             let (cm, _) = IwarpService::of(s).ok_or(CmError::DeviceGone)?;
-            Ok(cm.reject(stream, private_data)?)
+            Ok(cm.reject(now, stream, private_data)?)
         })
     }
 

@@ -15,7 +15,7 @@ mod counters;
 
 pub(super) use calls::is_iwarp;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::net::SocketAddr;
 use std::sync::{Arc, Weak};
@@ -64,6 +64,13 @@ const PATIENCE_NS: u64 = 500_000_000;
 /// Peers that have connected and not sent their request yet. The oldest gives way to another.
 const MAX_HALF_OPEN: usize = 1024;
 
+/// How long a peer that was rejected may take to close the stream. Linux (`siw`) looks for the end of
+/// a stream before it reads what is in front of that, and may not see a rejection that comes with it.
+const LEAVE_NS: u64 = 1_000_000_000;
+
+/// Peers that were rejected and have not closed the stream yet. For others, this end closes first.
+const MAX_LEAVING: usize = 1024;
+
 /// Bytes of an FPDU that are not its ULPDU: its length and the CRC.
 const FPDU_OVERHEAD: usize = 6;
 
@@ -75,7 +82,10 @@ pub(super) struct IwarpService {
     conns: BTreeMap<StreamId, Conn>,
     of_qp: BTreeMap<Qpn, StreamId>,
     half_open: BTreeMap<StreamId, HalfOpen>,
-    /// When peers have to have sent their request or reply, or are reminded that they may send.
+    /// Streams of peers that were rejected.
+    leaving: BTreeSet<StreamId>,
+    /// When peers have to have sent their request or reply or to have left, or are reminded that
+    /// they may send.
     due: Deadlines<StreamId>,
     listeners: BTreeMap<TcpListenId, Listening>,
     orders: Vec<StreamOrder>,
@@ -88,7 +98,9 @@ pub(super) struct IwarpService {
 impl Agent for IwarpService {
     fn drive(&mut self, engine: &mut Engine, now: Instant) -> bool {
         while let Some(stream) = self.due.pop(now) {
-            if self.half_open.remove(&stream).is_some() {
+            if self.leaving.remove(&stream) {
+                self.orders.push(StreamOrder::Finish(stream));
+            } else if self.half_open.remove(&stream).is_some() {
                 self.counters.late += 1;
                 self.orders.push(StreamOrder::Finish(stream));
             } else if !self.remind(engine, now, stream) {
@@ -181,6 +193,7 @@ impl IwarpService {
             conns: BTreeMap::new(),
             of_qp: BTreeMap::new(),
             half_open: BTreeMap::new(),
+            leaving: BTreeSet::new(),
             due: Deadlines::default(),
             listeners: BTreeMap::new(),
             orders: Vec::new(),
@@ -433,6 +446,10 @@ impl IwarpService {
 
     /// The peer has closed the stream before there was a connection, or it broke.
     fn on_end(&mut self, engine: &mut Engine, now: Instant, stream: StreamId) {
+        if self.leaving.remove(&stream) {
+            self.due.remove(stream);
+            return self.orders.push(StreamOrder::Finish(stream));
+        }
         if self.take_half_open(stream).is_some() {
             self.counters.cut += 1;
             return self.orders.push(StreamOrder::Finish(stream));
