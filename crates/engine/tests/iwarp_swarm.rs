@@ -1,8 +1,8 @@
 //! iWARP: random programs of both ends over a stream that is cut at random, every byte checked.
 //!
 //! Each seed is one run. The oracle is a model: what each operation must have put where, and that
-//! completions come in the order of the queue. A failure prints its seed; `FEROCE_TEST_SEEDS=n` runs
-//! as many.
+//! completions come in the order of the queue. A failure prints its seed; `FEROCE_TEST_SEEDS=n`
+//! runs as many.
 #![expect(clippy::unwrap_used, reason = "a test")]
 
 use std::collections::VecDeque;

@@ -83,6 +83,6 @@ pub(super) const SIW_ROWS: &[Row] = &[
     call("private-data"),
     call("refused"),
     call("no-listener"),
-    killed(call("killed")),
+    Row { servers: &[Side::Kernel], ..killed(call("killed")) },
     call("longest"),
 ];

@@ -137,8 +137,9 @@ are, and has those of Soft-RoCE. Each of these succeeded, too; they are not part
 - perftest ends a connection as soon as it has the last message; `siw` then completes its own last
   SEND with an error, although it has sent it. So our end of perftest and of `caller`
   [waits a second](../interop/linger.c) before it disconnects.
-- `caller` is [our own](../interop/caller.c): private data, up to as much as `siw` takes, refusals, a
-  port without a listener, a server that is killed.
+- `caller` is [our own](../interop/caller.c): private data, up to as much as `siw` takes, refusals,
+  a port without a listener, a server that is killed. If that one is ours, the client of `siw` may
+  get *local QP operation error* for its request, or wait for it for ever, so this is left out.
 - In rows of *MPA revision 1*, `siw` serves: it makes no such requests, and answers no READ of one.
 - `cmtime` is not among them: it ends connections as soon as they are there, and Linux 6.1 stops at
   an assertion of its own if a connection ends before `siw` has noticed the message by which feroce

@@ -2,8 +2,8 @@
 //!
 //! Payload of tagged segments is placed as it arrives, before the CRC is known: a wrong CRC ends
 //! the stream, and memory that a peer may write has no meaning before a later message says so. No
-//! request completes, no READ is answered and no segment is refused before its CRC is verified: what
-//! looks like a wrong key may be a damaged one.
+//! request completes, no READ is answered and no segment is refused before its CRC is verified:
+//! what looks like a wrong key may be a damaged one.
 
 use feroce_mem::{Access, Read, Write};
 use feroce_train::Instant;

@@ -197,9 +197,9 @@ impl Qp {
         }
     }
 
-    /// Lets [`Qp::announce`] send an empty WRITE, between two messages, if this end has sent one, or
-    /// another message as the first, and the peer has not sent anything yet. False: the peer needs
-    /// no reminder.
+    /// Lets [`Qp::announce`] send an empty WRITE, between two messages, if this end has sent one,
+    /// or another message as the first, and the peer has not sent anything yet. False: the peer
+    /// needs no reminder.
     pub(crate) fn announce_again(&mut self, hca: &mut Shared) -> bool {
         let Some(stream) = self.stream.as_mut().filter(|stream| stream.phase == Phase::Open) else {
             return false;

@@ -64,8 +64,9 @@ const PATIENCE_NS: u64 = 500_000_000;
 /// Peers that have connected and not sent their request yet. The oldest gives way to another.
 const MAX_HALF_OPEN: usize = 1024;
 
-/// How long a peer that was rejected may take to close the stream. Linux (`siw`) looks for the end of
-/// a stream before it reads what is in front of that, and may not see a rejection that comes with it.
+/// How long a peer that was rejected may take to close the stream. Linux (`siw`) looks for the end
+/// of a stream before it reads what is in front of that, and may not see a rejection that comes
+/// with it.
 const LEAVE_NS: u64 = 1_000_000_000;
 
 /// Peers that were rejected and have not closed the stream yet. For others, this end closes first.
