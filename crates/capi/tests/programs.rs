@@ -26,11 +26,14 @@ use std::time::Duration;
 
 use crate::netns::{Cable, ip, with_cable};
 use applications::{FIO, MPICH, OPEN_MPI, QPERF};
-use iwarp::{FIO_IWARP, PERFTEST_IWARP, RDMACM_IWARP, RSOCKETS_IWARP};
+use iwarp::{FIO_IWARP, LIBFABRIC_IWARP, PERFTEST_IWARP, RDMACM_IWARP, RSOCKETS_IWARP};
 use measuring::{
     LIBFABRIC, PERFTEST, PERFTEST_CM, PERFTEST_NAMED, UCX_IPV6, UCX_RC, UCX_TRANSPORTS, UCX_UD,
 };
-use rocev1::{IBVERBS_PRIORITY, IBVERBS_V1, IBVERBS_VLAN, PERFTEST_V1, RDMACM_V1, RDMACM_VLAN};
+use rocev1::{
+    IBVERBS_PRIORITY, IBVERBS_V1, IBVERBS_VLAN, LIBFABRIC_V1, PERFTEST_V1, RDMACM_V1, RDMACM_VLAN,
+    UCX_V1,
+};
 use sockets::{IPERF, PRELOADED, RSOCKETS};
 use tables::{IBVERBS_UTILS, MIXED, Package, Program, RDMACM_UTILS, Ready, Sides, pair};
 
@@ -268,6 +271,13 @@ fn fio_runs_over_iwarp() {
 fn the_programs_of_perftest_run_over_iwarp() {
     if is_installed(&PERFTEST_IWARP) {
         with_cable(9000, |cable| try_package(&PERFTEST_IWARP, cable));
+    }
+}
+
+#[test]
+fn libfabric_runs_over_iwarp() {
+    if is_installed(&LIBFABRIC_IWARP) {
+        with_cable(1500, |cable| try_package(&LIBFABRIC_IWARP, cable));
     }
 }
 
@@ -522,10 +532,13 @@ const PACKAGES: &[Package] = &[
     PERFTEST_V1,
     RDMACM_V1,
     RDMACM_VLAN,
+    UCX_V1,
+    LIBFABRIC_V1,
     RDMACM_IWARP,
     RSOCKETS_IWARP,
     FIO_IWARP,
     PERFTEST_IWARP,
+    LIBFABRIC_IWARP,
     LIBFABRIC,
     UCX_RC,
     UCX_UD,

@@ -57,6 +57,18 @@ pub(crate) const PERFTEST_IWARP: Package = Package {
             "%b %n ",
         ),
         by_address(
+            "ib_send_lat",
+            ["ib_send_lat", "ib_send_lat 10.9.0.1"],
+            &["-R -F -n 100 -s 64"],
+            "%b %n ",
+        ),
+        by_address(
+            "ib_write_bw",
+            ["ib_write_bw", "ib_write_bw 10.9.0.1"],
+            &["-R -F -n 100 -s 65536", "-R -F -n 10 -s 1048576 -b"],
+            "%b %n ",
+        ),
+        by_address(
             "ib_write_lat",
             ["ib_write_lat", "ib_write_lat 10.9.0.1"],
             &["-R -F -n 100 -s 2"],
@@ -68,7 +80,27 @@ pub(crate) const PERFTEST_IWARP: Package = Package {
             &["-R -F -n 100 -s 65536"],
             "%b %n ",
         ),
+        by_address(
+            "ib_read_lat",
+            ["ib_read_lat", "ib_read_lat 10.9.0.1"],
+            &["-R -F -n 100 -s 64"],
+            "%b %n ",
+        ),
     ],
+};
+
+/// Endpoints of messages; datagrams need UD.
+pub(crate) const LIBFABRIC_IWARP: Package = Package {
+    name: "libfabric-bin",
+    version: "1.17.0",
+    environment: &[("FEROCE_TRANSPORT", "iwarp")],
+    programs: &[roles(
+        "fi_pingpong",
+        ["fi_pingpong -p verbs", "fi_pingpong -p verbs 10.9.0.1"],
+        Ready::Port(47592),
+        &["-e msg -c -I 20 -S 1024"],
+        "1k 20 =20 ",
+    )],
 };
 
 /// The listener of a stream has a TCP port.

@@ -112,6 +112,37 @@ pub(crate) const RDMACM_V1: Package = Package {
     ],
 };
 
+/// UCX names no version of RoCE: it takes the GID that it is told.
+pub(crate) const UCX_V1: Package = Package {
+    name: "ucx-utils",
+    version: "1.13.1",
+    environment: &[
+        ("UCX_IB_GID_INDEX", "3"),
+        ("UCX_TLS", "rc_v,ud_v,self"),
+        ("UCX_NET_DEVICES", "feroce0:1"),
+    ],
+    programs: &[roles(
+        "ucx_perftest",
+        ["ucx_perftest", "ucx_perftest 10.9.0.1"],
+        Ready::Port(13337),
+        &["-t tag_lat -n 100 -s 1024", "-t ucp_put_bw -n 100 -s 65536"],
+        "Final: ",
+    )],
+};
+
+pub(crate) const LIBFABRIC_V1: Package = Package {
+    name: "libfabric-bin",
+    version: "1.17.0",
+    environment: &[("FEROCE_DEFAULT_ROCE_MODE", "v1")],
+    programs: &[roles(
+        "fi_pingpong",
+        ["fi_pingpong -p verbs", "fi_pingpong -p verbs 10.9.0.1"],
+        Ready::Port(47592),
+        &["-e msg -c -I 20 -S 1024"],
+        "1k 20 =20 ",
+    )],
+};
+
 /// The same in a VLAN.
 pub(crate) const RDMACM_VLAN: Package = Package {
     environment: &[("FEROCE_DEFAULT_ROCE_MODE", "v1"), ("FEROCE_ROCEV1_VLAN", "7")],
@@ -231,4 +262,13 @@ fn programs_connect_over_rocev1() {
             try_v1(&RDMACM_VLAN, cable, &[Some(7)]);
         });
     }
+}
+
+#[test]
+fn ucx_and_libfabric_run_over_rocev1() {
+    with_cable(1500, |cable| {
+        for package in [UCX_V1, LIBFABRIC_V1].iter().filter(|package| is_installed(package)) {
+            try_v1(package, cable, &[None]);
+        }
+    });
 }
