@@ -247,41 +247,6 @@ fn the_programs_of_rdmacm_utils_run() {
 }
 
 #[test]
-fn the_programs_of_rdmacm_utils_run_over_iwarp() {
-    if is_installed(&RDMACM_IWARP) {
-        with_cable(1500, |cable| try_package(&RDMACM_IWARP, cable));
-    }
-}
-
-#[test]
-fn the_programs_of_rsockets_run_over_iwarp() {
-    if is_installed(&RSOCKETS_IWARP) {
-        with_cable(1500, |cable| try_package(&RSOCKETS_IWARP, cable));
-    }
-}
-
-#[test]
-fn fio_runs_over_iwarp() {
-    if is_installed(&FIO_IWARP) {
-        with_cable(1500, |cable| try_package(&FIO_IWARP, cable));
-    }
-}
-
-#[test]
-fn the_programs_of_perftest_run_over_iwarp() {
-    if is_installed(&PERFTEST_IWARP) {
-        with_cable(9000, |cable| try_package(&PERFTEST_IWARP, cable));
-    }
-}
-
-#[test]
-fn libfabric_runs_over_iwarp() {
-    if is_installed(&LIBFABRIC_IWARP) {
-        with_cable(1500, |cable| try_package(&LIBFABRIC_IWARP, cable));
-    }
-}
-
-#[test]
 fn the_programs_of_rsockets_run() {
     if is_installed(&RSOCKETS) {
         with_cable(1500, |cable| try_package(&RSOCKETS, cable));

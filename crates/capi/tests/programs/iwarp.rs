@@ -1,6 +1,8 @@
 //! Programs that are run on devices that speak iWARP.
 
 use super::tables::{Package, Program, Ready, roles};
+use super::{is_installed, try_package};
+use crate::netns::with_cable;
 
 /// Runs of perftest. As all listeners of iWARP, its server has a TCP port.
 const fn by_address(
@@ -159,3 +161,38 @@ pub(crate) const FIO_IWARP: Package = Package {
         "io=200KiB",
     )],
 };
+
+#[test]
+fn the_programs_of_rdmacm_utils_run_over_iwarp() {
+    if is_installed(&RDMACM_IWARP) {
+        with_cable(1500, |cable| try_package(&RDMACM_IWARP, cable));
+    }
+}
+
+#[test]
+fn the_programs_of_rsockets_run_over_iwarp() {
+    if is_installed(&RSOCKETS_IWARP) {
+        with_cable(1500, |cable| try_package(&RSOCKETS_IWARP, cable));
+    }
+}
+
+#[test]
+fn fio_runs_over_iwarp() {
+    if is_installed(&FIO_IWARP) {
+        with_cable(1500, |cable| try_package(&FIO_IWARP, cable));
+    }
+}
+
+#[test]
+fn the_programs_of_perftest_run_over_iwarp() {
+    if is_installed(&PERFTEST_IWARP) {
+        with_cable(9000, |cable| try_package(&PERFTEST_IWARP, cable));
+    }
+}
+
+#[test]
+fn libfabric_runs_over_iwarp() {
+    if is_installed(&LIBFABRIC_IWARP) {
+        with_cable(1500, |cable| try_package(&LIBFABRIC_IWARP, cable));
+    }
+}
