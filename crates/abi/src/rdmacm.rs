@@ -51,6 +51,16 @@ c_types! {
         path: ibv_path_record,
     }
 
+    struct sockaddr_ib {
+        sib_family: libc::sa_family_t,
+        sib_pkey: be16,
+        sib_flowinfo: be32,
+        sib_addr: [u8; 16],
+        sib_sid: be64,
+        sib_sid_mask: be64,
+        sib_scope_id: u64,
+    }
+
     struct rdma_ib_addr {
         sgid: ibv_gid,
         dgid: ibv_gid,

@@ -76,6 +76,9 @@ c_values! {
     rdma_qkey: u32 {
         RDMA_UDP_QKEY = 0x1234567,
     }
+    address_family: libc::sa_family_t {
+        AF_IB = 27,
+    }
     rsocket_level: c_int {
         SOL_RDMA = 0x10000,
     }

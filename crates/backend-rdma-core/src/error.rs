@@ -65,6 +65,8 @@ pub enum Feature {
     QpByNumber,
     /// Putting an event of the consumer into the event channel.
     OwnEvents,
+    /// Addresses of InfiniBand itself: GIDs and services.
+    IbAddresses,
 }
 
 impl fmt::Display for Feature {
@@ -81,6 +83,7 @@ impl fmt::Display for Feature {
             Self::OwnMulticasts => "keeping own multicasts from a queue pair",
             Self::QpByNumber => "queue pairs known by number",
             Self::OwnEvents => "events of the consumer in an event channel",
+            Self::IbAddresses => "addresses of InfiniBand",
         })
     }
 }

@@ -55,6 +55,7 @@ const INCLUDES: &str = "\
 #include <infiniband/verbs.h>
 #include <infiniband/sa.h>
 #include <infiniband/umad.h>
+#include <infiniband/ib.h>
 #include <rdma/rdma_cma.h>
 #include <rdma/rsocket.h>
 ";

@@ -22,13 +22,15 @@ pub enum Accepts {
     Ipv6,
     /// This address.
     Only(Gid),
+    /// All addresses; requests name the service by itself, and have no IP addresses with them.
+    Native,
 }
 
 impl Accepts {
     /// Whether the listener accepts requests to the address `local`.
     pub fn takes(self, local: Gid) -> bool {
         match self {
-            Self::Any => true,
+            Self::Any | Self::Native => true,
             Self::Ipv4 => local.as_ipv4().is_some(),
             Self::Ipv6 => local.as_ipv4().is_none(),
             Self::Only(gid) => gid == local,
@@ -40,7 +42,7 @@ impl Accepts {
         match self {
             Self::Only(_) => 0,
             Self::Ipv4 | Self::Ipv6 => 1,
-            Self::Any => 2,
+            Self::Any | Self::Native => 2,
         }
     }
 }
@@ -110,6 +112,12 @@ impl Listeners {
     pub(crate) fn find(&self, service: ServiceId, local: Gid) -> Option<ListenId> {
         let takes = |id: &&ListenId| self.all.get(id).is_some_and(|l| l.accepts.takes(local));
         self.by_service.get(&service)?.iter().find(takes).copied()
+    }
+
+    /// Whether requests for a listener have IP addresses in their private data (annex A11).
+    pub(crate) fn has_addresses(&self, id: ListenId) -> bool {
+        let listener = self.all.get(&id);
+        listener.is_some_and(|l| l.accepts != Accepts::Native && l.service.as_ip().is_some())
     }
 
     /// Counts one more request that waits for the consumer; false if the backlog is full.

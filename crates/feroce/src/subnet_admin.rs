@@ -15,6 +15,7 @@ use feroce_wire::mad::{
 };
 use feroce_wire::{Gid, Lid, Pkey, Qkey, Qpn};
 use nix::errno::Errno;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::socket::{MsgFlags, recv, send};
 
 use crate::{Error, sys};
@@ -43,10 +44,13 @@ mod member {
     pub(super) const MGID: u64 = 1 << 0;
     pub(super) const PORT_GID: u64 = 1 << 1;
     pub(super) const QKEY: u64 = 1 << 2;
+    pub(super) const MTU: u64 = 0b11 << 4;
     pub(super) const TRAFFIC_CLASS: u64 = 1 << 6;
     pub(super) const PKEY: u64 = 1 << 7;
+    pub(super) const RATE: u64 = 0b11 << 8;
     pub(super) const SL: u64 = 1 << 12;
     pub(super) const FLOW_LABEL: u64 = 1 << 13;
+    pub(super) const HOP_LIMIT: u64 = 1 << 14;
     pub(super) const JOIN_STATE: u64 = 1 << 16;
 }
 
@@ -119,6 +123,37 @@ impl Request {
                 | member::SL
                 | member::FLOW_LABEL
                 | member::JOIN_STATE,
+            record: record.to_bytes().to_vec(),
+        }
+    }
+
+    /// Joins a multicast group which, if it does not exist, comes into being like another one.
+    pub(crate) fn join_like(
+        asker: &Asker,
+        group: Gid,
+        join_state: u8,
+        like: &McMemberRecord,
+    ) -> Self {
+        let plain = Self::join(asker, group, join_state, like.qkey);
+        let record = McMemberRecord {
+            mgid: group,
+            port_gid: asker.gid,
+            pkey: asker.pkey,
+            scope: group.0[1] & 15,
+            join_state,
+            ..*like
+        };
+        let components = plain.components | member::MTU | member::RATE | member::HOP_LIMIT;
+        Self { components, record: record.to_bytes().to_vec(), ..plain }
+    }
+
+    /// What a multicast group is like.
+    pub(crate) fn group(group: Gid) -> Self {
+        let record = McMemberRecord { mgid: group, ..McMemberRecord::default() };
+        Self {
+            method: Method::GET,
+            attribute: SaAttribute::MC_MEMBER,
+            components: member::MGID,
             record: record.to_bytes().to_vec(),
         }
     }
@@ -202,6 +237,20 @@ impl Question {
     /// Readable when there is an answer.
     pub(crate) fn fd(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()
+    }
+
+    /// Waits for the record of the answer.
+    pub(crate) fn wait(&self, timeout_ms: u32) -> Result<[u8; SA_DATA_LEN], Refusal> {
+        let timeout = PollTimeout::try_from(timeout_ms).unwrap_or(PollTimeout::MAX);
+        loop {
+            if let Some(answer) = self.look() {
+                return answer;
+            }
+            match poll(&mut [PollFd::new(self.fd(), PollFlags::POLLIN)], timeout) {
+                Ok(1..) | Err(Errno::EINTR) => {}
+                _ => return Err(Refusal::Silence),
+            }
+        }
     }
 
     /// The record of the answer; `None` if there is none yet.

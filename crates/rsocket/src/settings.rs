@@ -5,6 +5,8 @@ use std::fs;
 use std::sync::OnceLock;
 use std::time::Duration;
 
+use feroce::wire::cm::IP_CM_LEN;
+
 use crate::protocol::{scale, unscale};
 
 /// Where an administrator changes the defaults, one number in each file, as for librdmacm.
@@ -25,6 +27,8 @@ const MOST_INLINE: u32 = 1024;
 pub(crate) struct Settings {
     /// Whether the socket is one of `AF_INET6`.
     pub(crate) is_v6: bool,
+    /// Whether the socket is one of `AF_IB`: its addresses are GIDs.
+    pub(crate) is_native: bool,
     /// Result of `F_GETFL`.
     pub(crate) status_flags: c_int,
     /// Result of `F_GETFD`.
@@ -56,6 +60,12 @@ impl Settings {
         DEFAULTS.get_or_init(Self::read).clone()
     }
 
+    /// What stands before the first message of the connecting side: librdmacm leaves room there for
+    /// addresses of IP, if the addresses are those of InfiniBand.
+    pub(crate) fn hello_offset(&self) -> Vec<u8> {
+        vec![0; if self.is_native { IP_CM_LEN } else { 0 }]
+    }
+
     fn read() -> Self {
         let number = |name: &str, usual: u32| {
             let text = fs::read_to_string(format!("{FOLDER}/{name}"));
@@ -65,6 +75,7 @@ impl Settings {
         let keep_idle = keep_idle.ok().and_then(|text| text.trim().parse().ok());
         let mut settings = Self {
             is_v6: false,
+            is_native: false,
             status_flags: 0,
             descriptor_flags: 0,
             send_depth: 0,

@@ -13,6 +13,9 @@ use crate::stream::Stream;
 use crate::wakeup::{PollSet, Waitable, Wakeup};
 use crate::{ManagerFn, options, service};
 
+/// Addresses of InfiniBand itself.
+const AF_IB: c_int = 27;
+
 /// A socket. Clones are the same socket.
 #[derive(Clone, Debug)]
 pub struct Socket(Kind);
@@ -61,11 +64,12 @@ impl Socket {
             (libc::SOCK_DGRAM, 0 | libc::IPPROTO_UDP) if flags == 0 => false,
             _ => return Err(Errno::UNSUPPORTED),
         };
-        if !matches!(domain, libc::AF_INET | libc::AF_INET6) {
+        if !matches!(domain, libc::AF_INET | libc::AF_INET6) && !(domain == AF_IB && is_stream) {
             return Err(Errno::UNSUPPORTED);
         }
         let mut settings = Settings::new();
-        settings.is_v6 = domain == libc::AF_INET6;
+        settings.is_v6 = domain != libc::AF_INET;
+        settings.is_native = domain == AF_IB;
         if flags & libc::SOCK_NONBLOCK != 0 {
             settings.status_flags |= libc::O_NONBLOCK;
         }
@@ -101,6 +105,12 @@ impl Socket {
             Kind::Stream(stream) => stream.settings(f),
             Kind::Datagram(datagram) => datagram.settings(f),
         }
+    }
+
+    /// Whether its addresses are those of InfiniBand, of which an address here is the GID and the
+    /// port.
+    pub fn is_native(&self) -> bool {
+        self.settings(|settings| settings.is_native)
     }
 
     /// Gives the socket an address, as bind(2) does.

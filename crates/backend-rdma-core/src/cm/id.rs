@@ -275,7 +275,7 @@ impl Id {
     /// Gives the id a queue pair, which it brings up and down from now on.
     pub fn use_qp(&self, qp: &Arc<Qp>, qpn: Qpn, srq: bool) -> Result<(), Error> {
         let is_ud = qp.qp_type() == QpType::Ud;
-        if is_ud != (self.space == PortSpace::Udp) {
+        if is_ud != self.space.is_datagrams() {
             return Err(Error::WrongQp);
         }
         let used = Used { qp: Arc::clone(qp), qpn: qpn.get(), srq };
@@ -333,7 +333,7 @@ impl Id {
     /// Accepts a connect request.
     pub fn accept(&self, param: &ConnParam) -> Result<(), Error> {
         let used = self.state().qp.clone();
-        if let Some(used) = used.filter(|_| self.space == PortSpace::Tcp) {
+        if let Some(used) = used.filter(|_| !self.space.is_datagrams()) {
             self.bring_up(&used, Some(param))?;
         }
         let mut out = self.param(param);

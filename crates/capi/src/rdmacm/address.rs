@@ -4,6 +4,10 @@ use core::ffi::c_int;
 use core::ptr;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6};
 
+use feroce::cm::IbAddr;
+use feroce::wire::cm::ServiceId;
+use feroce::wire::{Gid, Pkey};
+
 use crate::abi::*;
 use crate::errno::Errno;
 use crate::zeroed::Zeroed;
@@ -36,18 +40,68 @@ pub(crate) unsafe fn read(addr: *const libc::sockaddr) -> Result<SocketAddr, Err
     }
 }
 
+/// An address of either kind.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Address {
+    Ip(SocketAddr),
+    Ib(IbAddr),
+}
+
+/// Reads an address, of IP or of InfiniBand itself.
+///
+/// # Safety
+/// As for [`read`].
+pub(crate) unsafe fn read_any(addr: *const libc::sockaddr) -> Result<Address, Errno> {
+    // SAFETY: `addr` is not NULL, and every address begins with its family.
+    if !addr.is_null() && unsafe { (*addr).sa_family } == AF_IB {
+        // SAFETY: by this function's contract the address is as long as its family says.
+        let sib = unsafe { addr.cast::<sockaddr_ib>().read_unaligned() };
+        return Ok(Address::Ib(IbAddr {
+            gid: Gid(sib.sib_addr),
+            service: ServiceId(u64::from_be(sib.sib_sid)),
+            mask: u64::from_be(sib.sib_sid_mask),
+            pkey: Pkey(u16::from_be(sib.sib_pkey)),
+            flow_info: u32::from_be(sib.sib_flowinfo),
+            scope_id: sib.sib_scope_id,
+        }));
+    }
+    // SAFETY: this function has the contract of `read`.
+    unsafe { read(addr) }.map(Address::Ip)
+}
+
+/// An address of InfiniBand as C has it.
+pub(crate) fn of_ib(addr: IbAddr) -> sockaddr_ib {
+    sockaddr_ib {
+        sib_family: AF_IB,
+        sib_pkey: addr.pkey.0.to_be(),
+        sib_flowinfo: addr.flow_info.to_be(),
+        sib_addr: addr.gid.0,
+        sib_sid: addr.service.0.to_be(),
+        sib_sid_mask: addr.mask.to_be(),
+        sib_scope_id: addr.scope_id,
+    }
+}
+
+/// The same, with room for any address.
+pub(crate) fn storage_ib(addr: IbAddr) -> libc::sockaddr_storage {
+    let mut storage = libc::sockaddr_storage::zeroed();
+    let place = &raw mut storage;
+    // SAFETY: `place` points to a `sockaddr_storage`, which is long enough and aligned for every
+    // kind of address.
+    unsafe { place.cast::<sockaddr_ib>().write(of_ib(addr)) };
+    storage
+}
+
 /// Reads an address that need not be given.
 ///
 /// # Safety
 /// As for [`read`].
-pub(crate) unsafe fn read_optional(
-    addr: *const libc::sockaddr,
-) -> Result<Option<SocketAddr>, Errno> {
+pub(crate) unsafe fn read_optional(addr: *const libc::sockaddr) -> Result<Option<Address>, Errno> {
     if addr.is_null() {
         return Ok(None);
     }
     // SAFETY: this function has the contract of `read`.
-    unsafe { read(addr) }.map(Some)
+    unsafe { read_any(addr) }.map(Some)
 }
 
 /// An address as C has it, with room for any.
@@ -104,7 +158,11 @@ pub(crate) unsafe extern "C" fn rdma_get_dst_port(id: *mut rdma_cm_id) -> be16 {
 /// As for [`read`].
 unsafe fn port(addr: *const libc::sockaddr) -> be16 {
     // SAFETY: this function has the contract of `read`.
-    unsafe { read(addr) }.map_or(0, |addr| addr.port().to_be())
+    match unsafe { read_any(addr) } {
+        Ok(Address::Ip(addr)) => addr.port().to_be(),
+        Ok(Address::Ib(addr)) => (addr.service.0 as u16).to_be(),
+        Err(_) => 0,
+    }
 }
 
 /// Copies bytes into memory that `free` frees; NULL if there are none.

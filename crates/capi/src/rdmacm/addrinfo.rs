@@ -6,7 +6,9 @@
 use core::ffi::{CStr, c_char, c_int};
 use core::ptr;
 
-use super::address::duplicate;
+use feroce::cm::{IbAddr, PortSpace};
+
+use super::address::{duplicate, of_ib, read};
 use crate::abi::*;
 use crate::errno::{Errno, status};
 use crate::zeroed::Zeroed;
@@ -117,7 +119,9 @@ fn question(hints: &rdma_addrinfo) -> libc::addrinfo {
     if hints.ai_flags & RAI_NUMERICHOST != 0 {
         asked.ai_flags |= libc::AI_NUMERICHOST;
     }
-    asked.ai_family = hints.ai_family;
+    if hints.ai_family != c_int::from(AF_IB) {
+        asked.ai_family = hints.ai_family;
+    }
     asked.ai_socktype = match hints.ai_qp_type.cast_unsigned() {
         IBV_QPT_RC | IBV_QPT_UC | IBV_QPT_XRC_SEND | IBV_QPT_XRC_RECV => libc::SOCK_STREAM,
         IBV_QPT_UD => libc::SOCK_DGRAM,
@@ -126,9 +130,35 @@ fn question(hints: &rdma_addrinfo) -> libc::addrinfo {
     asked.ai_protocol = match hints.ai_port_space.cast_unsigned() {
         RDMA_PS_TCP => libc::IPPROTO_TCP,
         RDMA_PS_UDP | RDMA_PS_IPOIB => libc::IPPROTO_UDP,
+        RDMA_PS_IB if asked.ai_socktype == libc::SOCK_STREAM => libc::IPPROTO_TCP,
+        RDMA_PS_IB if asked.ai_socktype == libc::SOCK_DGRAM => libc::IPPROTO_UDP,
         _ => 0,
     };
     asked
+}
+
+/// Whether addresses are to be those of InfiniBand, which a program writes as IPv6 addresses.
+fn is_native(hints: &rdma_addrinfo) -> bool {
+    let flags = RAI_FAMILY | RAI_NUMERICHOST;
+    hints.ai_flags & flags == flags && hints.ai_family == c_int::from(AF_IB)
+}
+
+/// The address of InfiniBand that an IPv6 address stands for.
+///
+/// # Safety
+/// `found` is an answer of getaddrinfo(3) that has not been freed.
+unsafe fn native(
+    found: &libc::addrinfo,
+    port_space: c_int,
+) -> Result<(*mut libc::sockaddr, libc::socklen_t), Errno> {
+    // SAFETY: getaddrinfo(3) returns an address as long as its family says.
+    let addr = unsafe { read(found.ai_addr) }?;
+    let space = u64::try_from(port_space).ok().and_then(PortSpace::from_number);
+    let made = of_ib(IbAddr::of_ip(space.ok_or(Errno::INVALID)?, addr));
+    let (size, place) = (size_of::<sockaddr_ib>(), &raw const made);
+    // SAFETY: `made` is a local variable of that size, without padding.
+    let bytes = unsafe { core::slice::from_raw_parts(place.cast::<u8>(), size) };
+    Ok((duplicate(bytes)?.cast(), size as libc::socklen_t))
 }
 
 /// Takes over what the C library found.
@@ -155,8 +185,14 @@ unsafe fn take(
         let name = unsafe { CStr::from_ptr(found.ai_canonname) };
         duplicate(name.to_bytes_with_nul())?.cast()
     };
-    // SAFETY: getaddrinfo(3) returns an address of `ai_addrlen` bytes.
-    let (addr, len) = unsafe { copy(found.ai_addr, found.ai_addrlen) }?;
+    let (addr, len) = if is_native(hints) {
+        info.ai_family = c_int::from(AF_IB);
+        // SAFETY: getaddrinfo(3) returns an address of `ai_addrlen` bytes.
+        unsafe { native(found, info.ai_port_space) }?
+    } else {
+        // SAFETY: getaddrinfo(3) returns an address of `ai_addrlen` bytes.
+        unsafe { copy(found.ai_addr, found.ai_addrlen) }?
+    };
     if hints.ai_flags & RAI_PASSIVE != 0 {
         info.ai_flags = RAI_PASSIVE;
         (info.ai_src_addr, info.ai_src_len, info.ai_src_canonname) = (addr, len, name);

@@ -90,7 +90,12 @@ impl Id {
         let space = match plan.ps {
             RDMA_PS_TCP => PortSpace::Tcp,
             RDMA_PS_UDP => PortSpace::Udp,
-            RDMA_PS_IB | RDMA_PS_IPOIB => return Err(Errno(libc::EPROTONOSUPPORT)),
+            RDMA_PS_IPOIB => PortSpace::Ipoib,
+            // Datagrams by services of InfiniBand are not there yet.
+            RDMA_PS_IB if plan.qp_type == IBV_QPT_UD => {
+                return Err(Errno(libc::EPROTONOSUPPORT));
+            }
+            RDMA_PS_IB => PortSpace::Ib,
             _ => return Err(Errno::INVALID),
         };
         memory::admit()?;
@@ -149,14 +154,17 @@ impl Id {
     pub(crate) fn show(&self) -> Result<(), Errno> {
         let public = self.public();
         let (local, peer) = (self.id.local_addr(), self.id.peer_addr());
-        if let Some(local) = local {
-            let src = rdma_addr__anon_src { src_storage: address::storage(local) };
+        let native = self.id.ib_addrs();
+        let src = native.map(|(local, _)| address::storage_ib(local));
+        if let Some(src_storage) = src.or_else(|| local.map(address::storage)) {
+            let src = rdma_addr__anon_src { src_storage };
             // SAFETY: `public` points to a live object. This library sets `src` through the raw
             // pointer, without a reference to the public part.
             unsafe { (*public).route.addr.src = src };
         }
-        if let Some(peer) = peer {
-            let dst = rdma_addr__anon_dst { dst_storage: address::storage(peer) };
+        let dst = native.and_then(|(_, peer)| peer).map(address::storage_ib);
+        if let Some(dst_storage) = dst.or_else(|| peer.map(address::storage)) {
+            let dst = rdma_addr__anon_dst { dst_storage };
             // SAFETY: `public` points to a live object. This library sets `dst` through the raw
             // pointer, without a reference to the public part.
             unsafe { (*public).route.addr.dst = dst };

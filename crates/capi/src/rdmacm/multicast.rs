@@ -1,12 +1,11 @@
 //! Multicast groups.
 
 use core::ffi::{c_int, c_void};
-use std::net::IpAddr;
 use std::sync::Arc;
 
 use feroce::Gid;
 
-use super::address;
+use super::address::{self, Address};
 use super::finish::finish;
 use super::group::Group;
 use super::id::Id;
@@ -15,8 +14,11 @@ use crate::errno::{Errno, status};
 use crate::verbs::object::Object;
 
 /// The GID of a group; zero if the address is of no group, which the call that follows says.
-fn gid_of(id: &Id, group: IpAddr) -> Gid {
-    id.id.group_gid(group).unwrap_or(Gid::ZERO)
+fn gid_of(id: &Id, group: Address) -> Gid {
+    match group {
+        Address::Ip(group) => id.id.group_gid(group.ip()).unwrap_or(Gid::ZERO),
+        Address::Ib(group) => group.gid,
+    }
 }
 
 /// # Safety
@@ -33,11 +35,15 @@ unsafe fn join(
     let id = unsafe { Id::of(public) };
     // SAFETY: by this function's contract, `public` is a live id, and `addr` is NULL or points to
     // an address that is as long as its family says.
-    let group = unsafe { address::read(addr) }?.ip();
+    let group = unsafe { address::read_any(addr) }?;
     let gid = gid_of(id, group);
     // First, because the event may be taken at once.
     id.private().groups.push(Group { gid, context, acks: Arc::default() });
-    id.id.join_multicast(group, send_only).map_err(|e| {
+    let joined = match group {
+        Address::Ip(group) => id.id.join_multicast(group.ip(), send_only),
+        Address::Ib(group) => id.id.join_group(group.gid, send_only),
+    };
+    joined.map_err(|e| {
         forget(id, gid);
         Errno::from(e)
     })
@@ -90,14 +96,17 @@ pub(crate) unsafe extern "C" fn rdma_leave_multicast(
     // SAFETY: rdma_leave_multicast(3): `public` is a live id.
     let id = unsafe { Id::of(public) };
     // SAFETY: rdma_leave_multicast(3): `addr` points to a socket address.
-    let group = match unsafe { address::read(addr) } {
-        Ok(addr) => addr.ip(),
+    let group = match unsafe { address::read_any(addr) } {
+        Ok(addr) => addr,
         Err(errno) => return status(Err(errno)),
     };
     let Some(joined) = forget(id, gid_of(id, group)) else {
         return status(Err(Errno(libc::EADDRNOTAVAIL)));
     };
-    let left = id.id.leave_multicast(group);
+    let left = match group {
+        Address::Ip(group) => id.id.leave_multicast(group.ip()),
+        Address::Ib(group) => id.id.leave_group(group.gid),
+    };
     joined.acks.settle("rdma_leave_multicast", "rdma_ack_cm_event");
     status(left.map_err(Errno::from))
 }

@@ -2,7 +2,7 @@
 
 use core::ffi::c_int;
 
-use super::address::{read, read_optional};
+use super::address::{Address, read_any, read_optional};
 use super::finish::finish;
 use super::id::Id;
 use crate::abi::*;
@@ -17,10 +17,13 @@ pub(crate) unsafe extern "C" fn rdma_bind_addr(
     // SAFETY: rdma_bind_addr(3): `public` is a live id.
     let id = unsafe { Id::of(public) };
     // SAFETY: rdma_bind_addr(3): `addr` points to a socket address.
-    let addr = unsafe { read(addr) };
+    let addr = unsafe { read_any(addr) };
     let bind = |addr| {
         memory::admit()?;
-        id.id.bind(addr)?;
+        match addr {
+            Address::Ip(addr) => id.id.bind(addr)?,
+            Address::Ib(addr) => id.id.bind_ib(addr)?,
+        }
         id.show()
     };
     status(addr.and_then(bind))
@@ -53,12 +56,22 @@ unsafe fn resolve_addr(
     let id = unsafe { Id::of(public) };
     // SAFETY: by this function's contract, `public` is a live id, `src` and `dst` are NULL or point
     // to addresses that are as long as their families say.
-    let dst = unsafe { read(dst) }?;
+    let dst = unsafe { read_any(dst) }?;
     memory::admit()?;
+    let timeout_ms = u32::try_from(timeout_ms).unwrap_or(0);
     // SAFETY: by this function's contract, `public` is a live id, `src` and `dst` are NULL or point
     // to addresses that are as long as their families say.
     let src = unsafe { read_optional(src) }?;
-    Ok(id.id.resolve_addr(src, dst, u32::try_from(timeout_ms).unwrap_or(0))?)
+    match (src, dst) {
+        (None, Address::Ib(dst)) => Ok(id.id.resolve_ib(None, dst)?),
+        (Some(Address::Ib(src)), Address::Ib(dst)) => Ok(id.id.resolve_ib(Some(src), dst)?),
+        (None, Address::Ip(dst)) => Ok(id.id.resolve_addr(None, dst, timeout_ms)?),
+        (Some(Address::Ip(src)), Address::Ip(dst)) => {
+            Ok(id.id.resolve_addr(Some(src), dst, timeout_ms)?)
+        }
+        // Both are of one family.
+        _ => Err(Errno::INVALID),
+    }
 }
 
 pub(crate) unsafe extern "C-unwind" fn rdma_resolve_route(

@@ -35,11 +35,13 @@ pub(crate) unsafe extern "C" fn raccept(
     addr: *mut libc::sockaddr,
     len: *mut libc::socklen_t,
 ) -> c_int {
-    let accepted = find(fd).and_then(|listener| listener.accept());
+    let listener = find(fd);
+    let is_native = listener.as_ref().is_ok_and(Socket::is_native);
+    let accepted = listener.and_then(|listener| listener.accept());
     number(accepted.map(|(fd, peer)| {
         if let Some(peer) = peer.filter(|_| !len.is_null()) {
             // SAFETY: accept(2): `len`, which is not NULL, says how many bytes `addr` has.
-            unsafe { fill_address(peer, addr, len) };
+            unsafe { fill_address((peer, is_native), addr, len) };
         }
         fd
     }))
@@ -68,7 +70,7 @@ pub(crate) extern "C" fn rclose(fd: c_int) -> c_int {
 /// # Safety
 /// `len` is NULL, or points to the number of bytes that `addr` has.
 unsafe fn name(
-    found: Result<SocketAddr, Errno>,
+    found: Result<(SocketAddr, bool), Errno>,
     addr: *mut libc::sockaddr,
     len: *mut libc::socklen_t,
 ) -> c_int {
@@ -86,7 +88,7 @@ pub(crate) unsafe extern "C" fn rgetpeername(
     addr: *mut libc::sockaddr,
     len: *mut libc::socklen_t,
 ) -> c_int {
-    let found = find(fd).and_then(|socket| socket.peer_addr());
+    let found = find(fd).and_then(|socket| Ok((socket.peer_addr()?, socket.is_native())));
     // SAFETY: getpeername(2): `len` says how many bytes `addr` has.
     unsafe { name(found, addr, len) }
 }
@@ -96,7 +98,7 @@ pub(crate) unsafe extern "C" fn rgetsockname(
     addr: *mut libc::sockaddr,
     len: *mut libc::socklen_t,
 ) -> c_int {
-    let found = find(fd).map(|socket| socket.local_addr());
+    let found = find(fd).map(|socket| (socket.local_addr(), socket.is_native()));
     // SAFETY: getsockname(2): `len` says how many bytes `addr` has.
     unsafe { name(found, addr, len) }
 }

@@ -3,8 +3,11 @@
 use core::ffi::{c_int, c_void};
 use std::net::SocketAddr;
 
+use feroce::cm::{IbAddr, PortSpace};
+
+use crate::abi::{AF_IB, sockaddr_ib};
 use crate::errno::Errno;
-use crate::rdmacm::address;
+use crate::rdmacm::address::{self, Address};
 
 /// The bytes that a program passes to a call; empty if the pointer is NULL.
 ///
@@ -84,13 +87,17 @@ pub(super) unsafe fn address(
     let least = match c_int::from(family) {
         libc::AF_INET => size_of::<libc::sockaddr_in>(),
         libc::AF_INET6 => size_of::<libc::sockaddr_in6>(),
+        family if family == c_int::from(AF_IB) => size_of::<sockaddr_ib>(),
         _ => return Err(Errno(libc::EAFNOSUPPORT)),
     };
     if (len as usize) < least {
         return Err(Errno::INVALID);
     }
     // SAFETY: the `len` bytes are at least as many as an address of this family has.
-    unsafe { address::read(addr) }
+    match unsafe { address::read_any(addr) }? {
+        Address::Ip(addr) => Ok(addr),
+        Address::Ib(addr) => Ok((addr.gid.0, addr.port()).into()),
+    }
 }
 
 /// The address that a program passes, if it passes one.
@@ -113,12 +120,17 @@ pub(super) unsafe fn optional_address(
 /// # Safety
 /// `len` points to a length, and `addr` is NULL or points to as many bytes as `len` says.
 pub(super) unsafe fn fill_address(
-    from: SocketAddr,
+    (from, is_native): (SocketAddr, bool),
     addr: *mut libc::sockaddr,
     len: *mut libc::socklen_t,
 ) {
-    let storage = address::storage(from);
+    let native = IbAddr::of_ip(PortSpace::Tcp, from);
+    let storage = match is_native {
+        true => address::storage_ib(native),
+        false => address::storage(from),
+    };
     let whole = match from {
+        _ if is_native => size_of::<sockaddr_ib>(),
         SocketAddr::V4(_) => size_of::<libc::sockaddr_in>(),
         SocketAddr::V6(_) => size_of::<libc::sockaddr_in6>(),
     };

@@ -123,7 +123,7 @@ pub(crate) unsafe extern "C" fn rrecvfrom(
         && !addr_len.is_null()
     {
         // SAFETY: recvfrom(2): `addr_len`, which is not NULL, says how many bytes `addr` has.
-        unsafe { fill_address(from, addr, addr_len) };
+        unsafe { fill_address((from, false), addr, addr_len) };
     }
     count(received.map(|(len, _)| len))
 }
@@ -156,7 +156,7 @@ pub(crate) unsafe extern "C" fn rrecvmsg(fd: c_int, msg: *mut libc::msghdr, flag
             // SAFETY: `msg` points to a message header, of which this is a field.
             let len = unsafe { &raw mut (*msg).msg_namelen };
             // SAFETY: recvmsg(2): `msg_namelen` says how many bytes `msg_name` has.
-            unsafe { fill_address(from, given.msg_name.cast(), len) };
+            unsafe { fill_address((from, false), given.msg_name.cast(), len) };
         }
     }
     count(received.map(|(len, _)| len))

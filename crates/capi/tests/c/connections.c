@@ -4,6 +4,7 @@
 #include <fcntl.h>
 #include <poll.h>
 #include <pthread.h>
+#include <infiniband/ib.h>
 #include <rdma/rdma_cma.h>
 #include <unistd.h>
 
@@ -51,7 +52,6 @@ static void refused(struct rdma_event_channel *channel, struct rdma_cm_id *liste
     struct sockaddr_in taken = address(ntohs(rdma_get_src_port(listening)));
     struct sockaddr nowhere = { .sa_family = AF_UNIX };
     char byte = 8;
-    CHECK(rdma_create_id(channel, &id, NULL, RDMA_PS_IB) == -1 && errno == EPROTONOSUPPORT);
     CHECK(!rdma_create_id(channel, &id, NULL, RDMA_PS_TCP));
     CHECK(rdma_bind_addr(id, &nowhere) == -1 && errno == EINVAL);
     CHECK(rdma_bind_addr(id, (struct sockaddr *)&taken) == -1 && errno == EADDRINUSE);
@@ -63,6 +63,30 @@ static void refused(struct rdma_event_channel *channel, struct rdma_cm_id *liste
     CHECK(errno == ENOSYS && rdma_get_request(id, &id) == -1 && errno == EINVAL);
     CHECK(!rdma_destroy_id(id));
     CHECK(!strcmp(rdma_event_str(RDMA_CM_EVENT_TIMEWAIT_EXIT), "RDMA_CM_EVENT_TIMEWAIT_EXIT"));
+}
+
+/* Addresses of InfiniBand on Ethernet, as Linux has them: they lead to a port, and no further. */
+static void native(struct rdma_event_channel *channel)
+{
+    struct rdma_cm_id *id;
+    struct sockaddr_in ip = address(0);
+    struct sockaddr_ib own = { .sib_family = AF_IB, .sib_pkey = 0xffff };
+    ib_addr_set(&own.sib_addr, 0, 0, htonl(0xffff), ip.sin_addr.s_addr);
+    own.sib_sid = htobe64(0x01110000 + 7), own.sib_sid_mask = ~0ULL;
+    CHECK(!rdma_create_id(channel, &id, NULL, RDMA_PS_TCP));
+    CHECK(rdma_bind_addr(id, (struct sockaddr *)&own) == -1 && errno == EPROTONOSUPPORT);
+    own.sib_sid = htobe64(0x01060000 + 7);
+    CHECK(rdma_bind_addr(id, (struct sockaddr *)&own) == -1 && errno == ENODEV);
+    CHECK(rdma_resolve_addr(id, (struct sockaddr *)&ip, (struct sockaddr *)&own, 9) == -1);
+    CHECK(errno == EINVAL && !rdma_resolve_addr(id, NULL, (struct sockaddr *)&own, 1000));
+    expect(channel, RDMA_CM_EVENT_ADDR_RESOLVED);
+    CHECK(id->verbs && id->route.addr.src_addr.sa_family == AF_IB && rdma_get_src_port(id));
+    CHECK(!memcmp(&id->route.addr.dst_addr, &own, sizeof own) && rdma_get_dst_port(id) == htons(7));
+    CHECK(rdma_resolve_route(id, 1000) == -1 && errno == ENODEV);
+    CHECK(!rdma_destroy_id(id) && !rdma_create_id(channel, &id, NULL, RDMA_PS_IPOIB));
+    CHECK(id->qp_type == IBV_QPT_UD);
+    CHECK(rdma_bind_addr(id, (struct sockaddr *)&ip) == -1 && errno == EINVAL);
+    CHECK(!rdma_destroy_id(id));
 }
 
 /* The channel is empty, and a non-blocking call does not wait. */
@@ -240,6 +264,7 @@ int main(void)
     CHECK(listening->verbs == devices[0]);
     rdma_free_devices(devices);
     refused(ours, listening);
+    native(ours);
     not_waiting(ours);
     connected(listening, ours);
     rejected(listening, ours);

@@ -11,6 +11,8 @@ use crate::common;
 /// Port spaces, as the upper half of service numbers.
 pub(crate) const TCP: u64 = 0x0106 << 16;
 const UDP: u64 = 0x0111 << 16;
+const IPOIB: u64 = 0x0002 << 16;
+const IB: u64 = 0x013f << 16;
 
 /// Whether the programs of librdmacm and opensm are there.
 fn has_all() -> bool {
@@ -57,6 +59,45 @@ fn programs_of_librdmacm_connect_by_address() {
     assert!(client.contains("resolve route"), "{client}");
     end(server.id().cast_signed());
     server.wait().expect("it ends");
+}
+
+#[test]
+fn programs_of_librdmacm_connect_by_gid() {
+    if !has_all() {
+        return;
+    }
+    let fabric = Fabric::up_with("ib-gid", FT4, &["--addresses", "127.97", "--sm"]);
+    let host4 = "-s fe80::10:7";
+    for (service, words, at, expected) in [
+        (TCP + 7471, "ucmatose -f gid -c 3 -S 3000", host4, "return status 0"),
+        (IB + 7471, "ucmatose -f gid -P ib", host4, "return status 0"),
+        (IB + 7471, "ucmatose -P ib", "-s 127.97.0.4", "return status 0"),
+        (UDP + 7174, "udaddy -f gid -c 2 -S 200", host4, "return status 0"),
+        (IPOIB + 7174, "udaddy -P ipoib", "-s 127.97.0.4", "return status 0"),
+        (TCP + 7471, "rstream -f gid -S 5000", host4, "Gb/sec"),
+        (TCP + 7471, "riostream -f gid -S 5000", host4, "Gb/sec"),
+    ] {
+        let [server, client] = pair(&fabric, service, words, &format!("{words} {at}"));
+        assert!(client.contains(expected), "{words}: {client}");
+        assert!(server.contains(expected), "{words}: {server}");
+    }
+    // A server at one GID, and a client that says its own.
+    let [_, client] = pair(
+        &fabric,
+        TCP + 7471,
+        "ucmatose -f gid -b fe80::10:7",
+        "ucmatose -f gid -b fe80::10:1 -s fe80::10:7",
+    );
+    assert!(client.contains("return status 0"), "{client}");
+    let (text, status) = fabric.run("Host1", "ucmatose -f gid -b fe80::10:7");
+    assert_eq!(status, 255, "{text}");
+    assert!(text.contains("bind address failed: No such device"), "{text}");
+    // A GID of another subnet is behind no port, and an unknown one has no path.
+    let (text, status) = fabric.run("Host1", "ucmatose -f gid -s fec0::10:7");
+    assert_eq!(status, 255, "{text}");
+    assert!(text.contains("failure getting addr: No such device"), "{text}");
+    let (text, _) = fabric.run("Host1", "ucmatose -f gid -s fe80::77");
+    assert!(text.contains("RDMA_CM_EVENT_ROUTE_ERROR, error: -22"), "{text}");
 }
 
 #[test]
@@ -192,6 +233,41 @@ fn groups_are_joined_through_subnet_administration() {
     wait_until(|| ports(&fabric, "Leaf2").as_deref() != Some("0006"));
     end(other.id().cast_signed());
     let _ = other.wait_with_output();
+}
+
+#[test]
+fn groups_are_joined_by_gid_as_those_of_ipoib_and_only_to_send() {
+    if !has("mckey", "rdmacm-utils") {
+        return;
+    }
+    let fabric = Fabric::up_with("ib-mgid", FT4, &["--addresses", "127.98", "--sm"]);
+    for (group, receives, sends) in [
+        ("ff12:4001:ffff::7", "mckey -M ff12:4001:ffff::7", ""),
+        // A group of IPoIB that opensm makes, whose queue key only programs of IPoIB have.
+        ("ff12:401b:ffff::1", "mckey -M ff12:401b:ffff::1 -p 2", ""),
+        ("ff12:401b:ffff::f01:204", "mckey -m 239.1.2.4 -p 2", ""),
+        ("ff12:4001:ffff::f01:205", "mckey -m 239.1.2.5", "-o"),
+    ] {
+        let receiver = program(&fabric, "Host4", &format!("{receives} -b 127.98.0.4")).spawn();
+        wait_until(|| has_members(&fabric, "Leaf2") == Some(true));
+        let sender = format!("{receives} -b 127.98.0.1 -s {sends}");
+        let sender = said(program(&fabric, "Host1", &sender).output().expect("it ran"));
+        let receiver = receiver.and_then(std::process::Child::wait_with_output);
+        for text in [sender, said(receiver.expect("it ran"))] {
+            assert!(text.contains(&format!("joined dgid: {group} mlid 0xc0")), "{text}");
+            assert!(text.contains("data transfers complete"), "{text}");
+        }
+        wait_until(|| has_members(&fabric, "Leaf2") == Some(false));
+    }
+    // A program with another queue key is refused.
+    let (text, _) = fabric.run("Host1", "mckey -M ff12:401b:ffff::1 -b 127.98.0.1 -s");
+    assert!(text.contains("RDMA_CM_EVENT_MULTICAST_ERROR, error: -22"), "{text}");
+}
+
+/// Whether a switch forwards packets of some group; `None` if it did not answer in time.
+fn has_members(fabric: &Fabric, switch: &str) -> Option<bool> {
+    let (text, status) = fabric.run("Host1", &format!("ibroute -M -n {}", lid(fabric, switch)));
+    (status == 0).then(|| text.lines().any(|line| line.starts_with("0xc")))
 }
 
 /// The ports by which a switch forwards the packets of the group: a mask.

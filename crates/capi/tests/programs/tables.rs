@@ -165,6 +165,13 @@ pub(crate) const RDMACM_UTILS: Package = Package {
         ),
         roles(
             "ucmatose",
+            ["ucmatose -P ib", "ucmatose -P ib -s 10.9.0.1"],
+            Ready::Soon,
+            &["-c 3"],
+            "return status 0",
+        ),
+        roles(
+            "ucmatose",
             ["ucmatose -b fd09::1", "ucmatose -s fd09::1"],
             Ready::Soon,
             &["-f ipv6"],

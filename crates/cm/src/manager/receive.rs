@@ -4,8 +4,8 @@ use alloc::boxed::Box;
 
 use feroce_train::Instant;
 use feroce_wire::cm::{
-    CmError, CmMessage, CommId, Drep, Dreq, IpCm, Lap, Mra, Rej, RejReason, Rep, Req, Rtu,
-    ServiceId, SidrRep, SidrReq, SidrStatus, Stage,
+    CmError, CmMessage, CommId, Drep, Dreq, IpCm, Lap, Mra, Rej, RejReason, Rep, Req, Rtu, SidrRep,
+    SidrReq, SidrStatus, Stage,
 };
 
 use super::Manager;
@@ -68,7 +68,8 @@ impl Manager {
         let Some(listener) = self.listeners.find(req.service_id, from.local.gid) else {
             return self.on_early(now, from, transaction, CmMessage::Req(*req));
         };
-        let (plan, ip) = match self.read_req(from, req) {
+        let has_ip = self.listeners.has_addresses(listener);
+        let (plan, ip) = match self.read_req(from, req, has_ip) {
             Ok(read) => read,
             Err(reason) => {
                 self.out.counters.refused_invalid += 1;
@@ -135,7 +136,12 @@ impl Manager {
     }
 
     /// The parameters that a REQ asks for, or the reason to reject it.
-    fn read_req(&mut self, from: Peer, req: &Req) -> Result<(QpPlan, Option<IpCm>), RejReason> {
+    fn read_req(
+        &mut self,
+        from: Peer,
+        req: &Req,
+        has_ip: bool,
+    ) -> Result<(QpPlan, Option<IpCm>), RejReason> {
         let code = req.service;
         let transport = Transport::from_code(code).ok_or(RejReason::INVALID_TRANSPORT)?;
         let mtu = req.path_mtu().ok_or(RejReason::INVALID_MTU)?;
@@ -150,7 +156,7 @@ impl Manager {
         } else if (primary.local_gid, primary.remote_gid) != (from.remote.gid, from.local.gid) {
             return Err(RejReason::INVALID_GID);
         }
-        let ip = ip_header(req.service_id, &req.private_data)?;
+        let ip = if has_ip { Some(ip_header(&req.private_data)?) } else { None };
         let packet_life_time = req.primary.ack_timeout.saturating_sub(1);
         let path = PathParams {
             mtu,
@@ -412,9 +418,13 @@ impl Manager {
         let Some(listener) = self.listeners.find(req.service_id, from.local.gid) else {
             return self.on_early(now, from, transaction, CmMessage::SidrReq(*req));
         };
-        let Ok(ip) = ip_header(req.service_id, &req.private_data) else {
-            self.out.counters.refused_invalid += 1;
-            return self.refuse_sidr(now, from, transaction, req, SidrStatus::REJECTED);
+        let ip = match ip_header(&req.private_data) {
+            _ if !self.listeners.has_addresses(listener) => None,
+            Ok(ip) => Some(ip),
+            Err(_) => {
+                self.out.counters.refused_invalid += 1;
+                return self.refuse_sidr(now, from, transaction, req, SidrStatus::REJECTED);
+            }
         };
         let Some(opened) = self.open(from.remote, listener) else { return };
         if !self.listeners.admit(listener) {
@@ -497,12 +507,9 @@ impl Manager {
 }
 
 /// Parses the IP addressing header in front of the private data of a request to a port (annex A11).
-fn ip_header(service: ServiceId, private_data: &[u8]) -> Result<Option<IpCm>, RejReason> {
-    if service.as_ip().is_none() {
-        return Ok(None);
-    }
+fn ip_header(private_data: &[u8]) -> Result<IpCm, RejReason> {
     match IpCm::parse(private_data) {
-        Ok(Some(ip)) if ip.version == 0 => Ok(Some(ip)),
+        Ok(Some(ip)) if ip.version == 0 => Ok(ip),
         _ => Err(RejReason::UNSUPPORTED),
     }
 }

@@ -2,6 +2,7 @@
 //! peers are IP addresses, and a queue pair gets its attributes from what was agreed on.
 
 mod event;
+mod ib_addr;
 mod mcast;
 mod option;
 mod param;
@@ -9,6 +10,7 @@ mod port;
 
 pub use event::EventKind;
 pub use feroce_wire::cm::PortSpace;
+pub use ib_addr::IbAddr;
 pub use mcast::{MULTICAST_QPN, mgid};
 pub use option::IdOption;
 pub use param::{
@@ -20,17 +22,6 @@ pub use port::{BindError, Binding, PortTable};
 use feroce_wire::Gid;
 
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
-
-/// The port space with this number, as in `rdma_port_space`. InfiniBand's own (`RDMA_PS_IB`) and
-/// that of IPoIB have no meaning on Ethernet, and are not supported.
-#[doc(alias = "rdma_port_space")]
-pub const fn port_space(number: u16) -> Option<PortSpace> {
-    match number {
-        0x0106 => Some(PortSpace::Tcp),
-        0x0111 => Some(PortSpace::Udp),
-        _ => None,
-    }
-}
 
 /// The GID of an IP address.
 pub fn gid_of(ip: IpAddr) -> Gid {

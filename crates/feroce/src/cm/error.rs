@@ -50,6 +50,8 @@ pub enum CmError {
     TimedOut,
     /// The port of the device has no subnet manager, which knows the paths of an InfiniBand subnet.
     NoSubnetManager,
+    /// The port space of the id does not have the service.
+    NoService,
     /// The device is gone.
     DeviceGone,
 }
@@ -90,6 +92,10 @@ impl fmt::Display for CmError {
                 "the port has no subnet manager to ask for a path: start one, such as `feroce \
                  fabric run -n HOST -- opensm`",
             ),
+            Self::NoService => f.write_str(
+                "the port space of the id does not have this service: ids of InfiniBand have those \
+                 of every port space but that of IPoIB",
+            ),
             Self::DeviceGone => f.write_str("the device is gone"),
         }
     }
@@ -111,6 +117,7 @@ impl error::Error for CmError {
             | Self::Unreachable
             | Self::TimedOut
             | Self::NoSubnetManager
+            | Self::NoService
             | Self::DeviceGone => None,
         }
     }

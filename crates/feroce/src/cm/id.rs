@@ -4,7 +4,7 @@ use std::hash::{Hash, Hasher};
 use std::net::{IpAddr, SocketAddr};
 
 use feroce_backend_rdma_core::Feature;
-use feroce_cm::rdma::{ConnParam, EventKind, IdOption, PortSpace};
+use feroce_cm::rdma::{ConnParam, EventKind, IbAddr, IdOption, PortSpace};
 use feroce_engine::{QpAttr, QpState, QpType};
 use feroce_train::Framing;
 use feroce_wire::mad::PathRecord;
@@ -264,6 +264,42 @@ impl CmId {
     #[doc(alias = "rdma_join_multicast_ex")]
     pub fn join_multicast(&self, group: IpAddr, send_only: bool) -> Result<(), Error> {
         either!(&self.side, id => id.join_multicast(group, send_only))
+    }
+
+    /// Joins the multicast group with a GID; for the software adapter on InfiniBand only.
+    pub fn join_group(&self, group: Gid, send_only: bool) -> Result<(), Error> {
+        self.on_infiniband()?.join_group(group, send_only)
+    }
+
+    /// Leaves the multicast group with a GID.
+    pub fn leave_group(&self, group: Gid) -> Result<(), Error> {
+        self.on_infiniband()?.leave_group(group)
+    }
+
+    /// Binds the id to a service at a GID, as an address of the family `AF_IB`; the zero GID
+    /// selects all ports. Such an id shows its GID as an IPv6 address in [`CmId::local_addr`].
+    pub fn bind_ib(&self, addr: IbAddr) -> Result<(), Error> {
+        let id = self.side.soft().ok_or(Error::Unsupported(Feature::IbAddresses))?;
+        id.bind_ib(addr)
+    }
+
+    /// Finds the port from which a service at a GID is reached, as for an address of the family
+    /// `AF_IB`. Event: address resolved. On Ethernet no route leads there.
+    pub fn resolve_ib(&self, src: Option<IbAddr>, dst: IbAddr) -> Result<(), Error> {
+        let id = self.side.soft().ok_or(Error::Unsupported(Feature::IbAddresses))?;
+        id.resolve_ib(src, dst)
+    }
+
+    /// The addresses of the id and of its peer, if the id is bound to an address of InfiniBand.
+    #[doc(alias = "sockaddr_ib")]
+    pub fn ib_addrs(&self) -> Option<(IbAddr, Option<IbAddr>)> {
+        self.side.soft()?.ib_addrs()
+    }
+
+    /// The id, if it is one of the software adapter on InfiniBand.
+    fn on_infiniband(&self) -> Result<&SoftId, Error> {
+        let id = self.side.soft().filter(|id| id.is_in_subnet());
+        id.ok_or(Error::Unsupported(Feature::IbAddresses))
     }
 
     /// The path to the peer, if the port is of an InfiniBand subnet and the path is known.

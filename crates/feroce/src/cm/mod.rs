@@ -47,9 +47,7 @@ pub use connector::{Connecting, Connector};
 pub use error::CmError;
 pub use event::Event;
 #[doc(inline)]
-pub use feroce_cm::rdma::{
-    BindError, ConnParam, EventKind, IdOption, PortSpace, UDP_QKEY, port_space,
-};
+pub use feroce_cm::rdma::{BindError, ConnParam, EventKind, IbAddr, IdOption, PortSpace, UDP_QKEY};
 #[doc(inline)]
 pub use feroce_wire::cm::RejReason;
 pub use id::CmId;

@@ -89,6 +89,7 @@ impl From<CmError> for Errno {
             // As on Linux: there may be one soon.
             CmError::NoSubnetManager => Self(libc::EAGAIN),
             CmError::Connected => Self(libc::EISCONN),
+            CmError::NoService => Self(libc::EPROTONOSUPPORT),
             _ => Self::INVALID,
         }
     }

@@ -12,7 +12,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 use feroce::Errno;
-use feroce::cm::{CmId, ConnParam, Event, EventChannel, EventKind, PortSpace};
+use feroce::cm::{CmId, ConnParam, Event, EventChannel, EventKind, IbAddr, PortSpace};
 
 use crate::ManagerFn;
 use crate::endpoint::{End, Endpoint};
@@ -140,13 +140,18 @@ impl Core {
 
     /// Sends a connection request to a peer.
     fn request(&mut self, channel: &EventChannel, peer: SocketAddr) -> Result<(), Errno> {
-        self.id.resolve_addr(None, peer, 0)?;
+        match self.settings.is_native {
+            true => self.id.resolve_ib(None, native(peer))?,
+            false => self.id.resolve_addr(None, unmapped(peer), 0)?,
+        }
         expect_event(channel, EventKind::AddrResolved)?;
         self.id.resolve_route(ROUTE_MS.into())?;
         expect_event(channel, EventKind::RouteResolved)?;
         let endpoint = Endpoint::new(&self.id, &self.settings)?;
+        let mut private_data = self.settings.hello_offset();
+        private_data.extend(endpoint.hello().emit());
         let param = ConnParam {
-            private_data: endpoint.hello().emit().to_vec(),
+            private_data,
             responder_resources: 0,
             initiator_depth: 0,
             flow_control: true,
@@ -278,7 +283,10 @@ impl Stream {
     }
 
     pub(crate) fn bind(&self, addr: SocketAddr) -> Result<(), Errno> {
-        self.update(|core| Ok(core.id.bind(addr)?))
+        self.update(|core| match core.settings.is_native {
+            true => Ok(core.id.bind_ib(native(addr))?),
+            false => Ok(core.id.bind(addr)?),
+        })
     }
 
     pub(crate) fn listen(self: &Arc<Self>, backlog: u32) -> Result<(), Errno> {
@@ -339,7 +347,9 @@ impl Stream {
     /// The socket of a new connection to the peer that sent this request.
     fn accepted(&self, event: &Event, settings: Settings) -> Result<Self, Errno> {
         let id = event.id.clone();
-        let hello = Hello::parse(&event.private_data).map_err(|_| Errno(libc::EPROTO))?;
+        let offset = settings.hello_offset().len();
+        let hello = event.private_data.get(offset..).map(Hello::parse);
+        let hello = hello.and_then(Result::ok).ok_or(Errno(libc::EPROTO))?;
         let channel = (self.manager)().event_channel()?;
         id.migrate(&channel)?;
         let mut endpoint = Endpoint::new(&id, &settings)?;
@@ -355,7 +365,7 @@ impl Stream {
         let mut core = self.lock();
         match core.phase {
             Phase::Fresh => {
-                if let Err(errno) = core.request(&self.channel, unmapped(peer)) {
+                if let Err(errno) = core.request(&self.channel, peer) {
                     core.fail(errno.0);
                     return Err(errno);
                 }
@@ -488,6 +498,11 @@ fn expect_event(channel: &EventChannel, kind: EventKind) -> Result<(), Errno> {
         Some(Event { status, .. }) if status != 0 => Err(Errno(status.saturating_abs())),
         _ => Err(Errno(libc::EHOSTUNREACH)),
     }
+}
+
+/// The address of InfiniBand of a socket whose addresses are GIDs with ports.
+fn native(addr: SocketAddr) -> IbAddr {
+    IbAddr::of_ip(PortSpace::Tcp, addr)
 }
 
 /// The IPv4 address that an IPv4-mapped IPv6 address stands for; any other address unchanged.

@@ -27,6 +27,28 @@ pub enum PortSpace {
     Tcp = 0x0106,
     /// Datagrams.
     Udp = 0x0111,
+    /// Datagrams with the queue key of IPoIB, to which they can be addressed.
+    Ipoib = 0x0002,
+    /// Services of InfiniBand.
+    Ib = 0x013f,
+}
+
+impl PortSpace {
+    /// The port space with this number, as in `rdma_port_space`.
+    pub const fn from_number(number: u64) -> Option<Self> {
+        match number {
+            0x0106 => Some(Self::Tcp),
+            0x0111 => Some(Self::Udp),
+            0x0002 => Some(Self::Ipoib),
+            0x013f => Some(Self::Ib),
+            _ => None,
+        }
+    }
+
+    /// Whether its services are of datagrams.
+    pub const fn is_datagrams(self) -> bool {
+        matches!(self, Self::Udp | Self::Ipoib)
+    }
 }
 
 impl ServiceId {
@@ -38,10 +60,9 @@ impl ServiceId {
     /// The IP port, if it is one.
     pub const fn as_ip(self) -> Option<(PortSpace, u16)> {
         let port = (self.0 & 0xffff) as u16;
-        match self.0 >> 16 {
-            0x0106 => Some((PortSpace::Tcp, port)),
-            0x0111 => Some((PortSpace::Udp, port)),
-            _ => None,
+        match PortSpace::from_number(self.0 >> 16) {
+            Some(space) => Some((space, port)),
+            None => None,
         }
     }
 }

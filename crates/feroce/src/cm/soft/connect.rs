@@ -1,12 +1,12 @@
 //! Connecting, accepting, rejecting and disconnecting.
 
 use feroce_cm::rdma::{
-    self, ConnParam, PortSpace, UDP_QKEY, connect_data, fill, flow_label, gid_of, sidr_data,
+    self, ConnParam, UDP_QKEY, connect_data, fill, flow_label, gid_of, sidr_data,
 };
 use feroce_cm::{Ask, CallError, ConnId, Connect, PathParams, Reply, Transport};
 use feroce_engine::{QpAttr, QpState, QpType};
 use feroce_train::{Framing, Instant};
-use feroce_wire::cm::{RejReason, ServiceId};
+use feroce_wire::cm::RejReason;
 use feroce_wire::{Psn, Qpn};
 
 use super::id::SoftId;
@@ -32,9 +32,10 @@ impl SoftId {
             return Err(CmError::NoQp.into());
         }
         let psn = Psn::new(sys::random_u64()? as u32);
+        let qkey = if qp_type == QpType::Ud { self.qkey()? } else { UDP_QKEY };
         self.with_service(|s, now, _| {
             if qp_type == QpType::Ud {
-                attr::bring_up_datagrams(&mut s.engine, now, qpn, UDP_QKEY, psn)?;
+                attr::bring_up_datagrams(&mut s.engine, now, qpn, qkey, psn)?;
             } else {
                 s.engine.modify_qp(now, qpn, &QpAttr::init(Default::default()))?;
             }
@@ -71,10 +72,13 @@ impl SoftId {
     /// Asks the peer for a connection, or for its datagram service. Events: established, or connect
     /// response if the id has no queue pair; rejected, unreachable, connect error.
     pub(crate) fn connect(&self, param: &ConnParam) -> Result<(), Error> {
-        let (src, dst) = {
+        let (src, dst, service, is_native) = {
             let inner = self.shared().lock();
-            match (inner.stage, inner.local, inner.peer) {
-                (Stage::RouteResolved, Some(src), Some(dst)) => (src, dst),
+            let service = inner.service(self.port_space());
+            match (inner.stage, inner.local, inner.peer, service) {
+                (Stage::RouteResolved, Some(src), Some(dst), Some(service)) => {
+                    (src, dst, service, inner.ib.is_some())
+                }
                 _ => return Err(CmError::WrongState.into()),
             }
         };
@@ -86,9 +90,12 @@ impl SoftId {
             Some(path) => subnet::peer(path),
             None => self.peer_at(gid_of(src.ip()), gid_of(dst.ip()))?,
         };
-        let service = ServiceId::ip(self.port_space(), dst.port());
         if self.is_datagrams() {
-            let private_data = sidr_data(src, dst, &param.private_data).map_err(CmError::from)?;
+            let private_data = match is_native {
+                true => fill(&param.private_data),
+                false => sidr_data(src, dst, &param.private_data),
+            };
+            let private_data = private_data.map_err(CmError::from)?;
             let ask = Ask { peer, service, private_data };
             return self.start(|s, now, _| {
                 let cm = Service::of(s).ok_or(CmError::DeviceGone)?;
@@ -96,7 +103,11 @@ impl SoftId {
                 Ok(cm.manager.ask(now, &ask))
             });
         }
-        let private_data = connect_data(src, dst, &param.private_data).map_err(CmError::from)?;
+        let private_data = match is_native {
+            true => fill(&param.private_data),
+            false => connect_data(src, dst, &param.private_data),
+        };
+        let private_data = private_data.map_err(CmError::from)?;
         self.start(|s, now, inner| {
             let limits = s.engine.config().limits;
             let cap = |n: u8| n.min(limits.max_rd_atomic);
@@ -161,6 +172,7 @@ impl SoftId {
         if self.is_iwarp() {
             return self.accept_iwarp(param);
         }
+        let qkey = if self.is_datagrams() { self.qkey()? } else { UDP_QKEY };
         self.with_service(|s, now, id| {
             let (conn, qp) = {
                 let inner = id.lock();
@@ -173,7 +185,7 @@ impl SoftId {
             let cm = Service::of(s).ok_or(CmError::DeviceGone)?;
             let qpn = qp.map_or(param.qpn, |qp| qp.qpn);
             let is_too_long = match id.space {
-                PortSpace::Udp => fill::<136>(&param.private_data).err(),
+                space if space.is_datagrams() => fill::<136>(&param.private_data).err(),
                 _ => rdma::accept(param).err(),
             };
             if let Some(e) = is_too_long {
@@ -185,9 +197,9 @@ impl SoftId {
                 }
                 return Err(CmError::from(e).into());
             }
-            if id.space == PortSpace::Udp {
+            if id.space.is_datagrams() {
                 let private_data = fill(&param.private_data).map_err(CmError::from)?;
-                let reply = Reply { qpn, qkey: UDP_QKEY, private_data };
+                let reply = Reply { qpn, qkey, private_data };
                 cm.manager.reply(now, conn, &reply).map_err(CmError::from)?;
                 id.lock().stage = Stage::Connected;
                 return Ok(());
@@ -259,7 +271,7 @@ impl SoftId {
                 stage,
                 Stage::Connecting | Stage::Requested | Stage::Connected | Stage::Over
             );
-            let is_datagrams = id.space == PortSpace::Udp && has_begun;
+            let is_datagrams = id.space.is_datagrams() && has_begun;
             if conn.is_none() && !is_datagrams {
                 return Err(CmError::WrongState.into());
             }

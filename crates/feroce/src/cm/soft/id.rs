@@ -99,11 +99,12 @@ impl SoftId {
             let inner = self.shared().lock();
             (inner.conn, self.is_datagrams())
         };
+        let qkey = if is_datagrams { self.qkey()? } else { UDP_QKEY };
         let known = self.with_service(|s, _, _| {
             let most = s.engine.config().limits.max_rd_atomic;
             let plan = conn.and_then(|conn| s.agent::<Service>()?.manager.plan(conn).copied());
             Ok(match (is_datagrams, state, plan) {
-                (true, QpState::Init, _) => Some(QpAttr::init_ud(UDP_QKEY)),
+                (true, QpState::Init, _) => Some(QpAttr::init_ud(qkey)),
                 (true, QpState::Rtr, _) => Some(QpAttr::to(QpState::Rtr)),
                 (true, QpState::Rts, _) => Some(QpAttr::rts_unreliable(Psn::new(0))),
                 (false, QpState::Init, None) => Some(QpAttr::init(Default::default())),
@@ -122,7 +123,7 @@ impl SoftId {
     }
 
     pub(super) fn is_datagrams(&self) -> bool {
-        self.owner.shared.space == PortSpace::Udp
+        self.owner.shared.space.is_datagrams()
     }
 
     /// Sets an option, before the call that uses it. Linux says when: the reuse of an address can
@@ -187,10 +188,24 @@ impl SoftId {
         let is_anywhere = addr.ip().is_unspecified();
         let context =
             (!is_anywhere).then(|| self.owner.manager.context_for(addr.ip())).transpose()?;
+        let is_ethernet = |context: &Context| subnet::place(context).is_none();
+        if self.port_space() == PortSpace::Ipoib && context.as_ref().is_some_and(is_ethernet) {
+            return Err(CmError::Route(std::io::Error::from_raw_os_error(libc::EINVAL)).into());
+        }
+        self.hold(self.port_space(), addr, has_port, context).map(drop)
+    }
+
+    /// Has the id hold a port, which is returned, and use a device if there is one.
+    pub(super) fn hold(
+        &self,
+        space: PortSpace,
+        addr: SocketAddr,
+        has_port: bool,
+        context: Option<Context>,
+    ) -> Result<u16, Error> {
         let random = sys::random_u64()? as u32;
         let mut inner = self.shared().lock();
         let how = (inner.options.reuse_addr, inner.options.af_only);
-        let space = self.port_space();
         let mut ports = self.owner.manager.ports();
         let binding =
             ports.bind(space, addr.ip(), addr.port(), how, random).map_err(CmError::from)?;
@@ -203,11 +218,11 @@ impl SoftId {
         inner.has_port = has_port;
         inner.local = Some(local);
         inner.stage = Stage::Bound;
-        Ok(())
+        Ok(local.port())
     }
 
     /// Chooses the device, unless one was chosen before.
-    fn choose(&self, context: Context) {
+    pub(super) fn choose(&self, context: Context) {
         let _ = self.owner.context.set(context);
     }
 
@@ -314,11 +329,15 @@ impl SoftId {
             return Err(CmError::WrongState.into());
         }
         if let Some(place) = self.context().and_then(subnet::place) {
-            let (Some(gid), Some(dst)) = (inner.gid, inner.peer) else {
+            let (Some(gid), Some(service)) = (inner.gid, inner.service(self.port_space())) else {
                 return Err(CmError::WrongState.into());
             };
             drop(inner);
-            return self.ask_for_path(place, (gid, dst), timeout_ms);
+            return self.ask_for_path(place, (gid, service), timeout_ms);
+        }
+        if inner.ib.is_some() {
+            // As on Linux, which looks for a network interface.
+            return Err(CmError::Route(std::io::Error::from_raw_os_error(libc::ENODEV)).into());
         }
         inner.stage = Stage::RouteResolved;
         drop(inner);
@@ -332,14 +351,14 @@ impl SoftId {
         if self.shared().lock().stage == Stage::Idle {
             self.bind((Ipv4Addr::UNSPECIFIED, 0).into())?;
         }
-        let (local, binding, af_only) = {
+        let (local, binding, af_only, native) = {
             let inner = self.shared().lock();
             let (Stage::Bound, Some(local), Some(binding)) =
                 (inner.stage, inner.local, inner.binding)
             else {
                 return Err(CmError::WrongState.into());
             };
-            (local, binding, inner.options.af_only)
+            (local, binding, inner.options.af_only, inner.native_service())
         };
         self.owner.manager.ports().listen(binding).map_err(CmError::from)?;
         let (accepts, fixed) = match (local.ip(), self.context()) {
@@ -349,7 +368,8 @@ impl SoftId {
             (IpAddr::V6(_), None) => (Accepts::Any, None),
         };
         let backlog = if backlog == 0 { DEFAULT_BACKLOG } else { backlog };
-        let service = ServiceId::ip(self.port_space(), local.port());
+        let by_ip = (ServiceId::ip(self.port_space(), local.port()), accepts);
+        let (service, accepts) = native.unwrap_or(by_ip);
         let listen = |contexts: &[Context]| self.listen_on(contexts, service, accepts, backlog);
         if let Some(context) = fixed {
             return listen(std::slice::from_ref(context));
@@ -374,7 +394,7 @@ impl SoftId {
         let id = self.shared();
         let (streams, contexts): (Vec<&Context>, Vec<&Context>) =
             contexts.iter().partition(|context| is_iwarp(context));
-        for context in streams {
+        for context in streams.into_iter().filter(|_| accepts != Accepts::Native) {
             if self.is_datagrams() {
                 return Err(CmError::NoQp.into());
             }
@@ -389,7 +409,11 @@ impl SoftId {
         }
         for context in contexts {
             // A port of InfiniBand has one address, and requests name it by its LID.
-            let accepts = if subnet::place(context).is_some() { Accepts::Any } else { accepts };
+            let accepts = match accepts {
+                Accepts::Native => accepts,
+                _ if subnet::place(context).is_some() => Accepts::Any,
+                _ => accepts,
+            };
             let listener = context.driver()?.control(|s, now| match Service::of(s) {
                 Some(cm) => cm.listen(now, id, service, accepts, backlog).map_err(CmError::from),
                 None => Err(CmError::DeviceGone),
@@ -408,8 +432,13 @@ impl SoftId {
     /// Joins a multicast group; with `send_only`, only to send to it. Event: multicast join.
     pub(crate) fn join_multicast(&self, group: IpAddr, send_only: bool) -> Result<(), Error> {
         let mgid = self.group_gid(group).ok_or(CmError::NotMulticast(group))?;
+        self.join_group(mgid, send_only)
+    }
+
+    /// The same by the GID of the group.
+    pub(crate) fn join_group(&self, mgid: Gid, send_only: bool) -> Result<(), Error> {
         if let Some(place) = self.context().and_then(subnet::place) {
-            return self.join_group(place, mgid, send_only);
+            return self.join_in_subnet(place, mgid, send_only);
         }
         let framing = self.framing()?;
         let ud = self.with_port(|s, link, id| {
@@ -435,6 +464,11 @@ impl SoftId {
     /// Leaves a multicast group.
     pub(crate) fn leave_multicast(&self, group: IpAddr) -> Result<(), Error> {
         let mgid = self.group_gid(group).ok_or(CmError::NotMulticast(group))?;
+        self.leave_group(mgid)
+    }
+
+    /// The same by the GID of the group.
+    pub(crate) fn leave_group(&self, mgid: Gid) -> Result<(), Error> {
         let membership = self.with_port(|s, link, id| {
             let mut inner = id.lock();
             let at = inner.groups.iter().position(|joined| joined.group == mgid);
@@ -459,7 +493,7 @@ impl SoftId {
     /// The GID of a multicast group on the device of the id; `None` if the address is of no group.
     pub(crate) fn group_gid(&self, group: IpAddr) -> Option<Gid> {
         match self.context().and_then(subnet::place) {
-            Some(_) => subnet::group_gid(group),
+            Some(_) => subnet::group_gid(group, self.port_space()),
             None => rdma::mgid(group, self.framing().unwrap_or_default()),
         }
     }

@@ -9,6 +9,7 @@ mod id;
 mod iwarp;
 mod manager;
 mod mcast;
+mod native;
 mod neighbour;
 mod queued;
 mod resolver;

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::{Arc, Weak};
 
-use feroce_cm::rdma::{ConnParam, EventKind, PortSpace, ip_of};
+use feroce_cm::rdma::{ConnParam, EventKind, ip_of};
 use feroce_cm::{
     Accepts, Cause, Config, ConnId, Event, Incoming, IncomingSidr, ListenError, ListenId, Manager,
     Peer, QpPlan,
@@ -18,9 +18,10 @@ use feroce_wire::{Lid, Psn, Qpn};
 
 use super::channel::Queue;
 use super::gsi::Gsi;
+use super::native::IbEnds;
 use super::queued::Queued;
 use super::shared::{Shared, Stage};
-use super::{attr, subnet};
+use super::{attr, native, subnet};
 use crate::Error;
 use crate::backend::soft::SoftAdapter;
 use crate::cm::{UdParam, next_number};
@@ -394,7 +395,7 @@ impl Service {
         };
         let offer = offer_of(req, &private_data);
         let from = (incoming.listener, incoming.conn, incoming.peer);
-        self.request(from, req.service_id, incoming.ip, offer, private_data);
+        self.request(from, (req.service_id, Some(req)), incoming.ip, offer, private_data);
         if incoming.peer.is_subnet()
             && let Some(id) = self.ids.get(&incoming.conn)
         {
@@ -410,22 +411,25 @@ impl Service {
         };
         let offer = ConnParam { private_data: private_data.clone(), ..ConnParam::default() };
         let from = (incoming.listener, incoming.conn, incoming.peer);
-        self.request(from, req.service_id, incoming.ip, offer, private_data);
+        self.request(from, (req.service_id, None), incoming.ip, offer, private_data);
     }
 
     /// Creates the id of a request, and delivers the request to the listener.
     fn request(
         &mut self,
         (listen_id, conn, peer): (ListenId, ConnId, Peer),
-        service: ServiceId,
+        (service, req): (ServiceId, Option<&Req>),
         ip: Option<IpCm>,
         offer: ConnParam,
         private_data: Vec<u8>,
     ) {
         let Some(listener) = self.listeners.get(&listen_id).cloned() else { return };
-        let queue = Arc::clone(&listener.lock().queue);
-        let (space, port) = service.as_ip().unwrap_or((PortSpace::Tcp, 0));
-        let id = Shared::new(next_number(), space, queue, Weak::clone(&self.device));
+        let (queue, native) = {
+            let inner = listener.lock();
+            (Arc::clone(&inner.queue), inner.ib)
+        };
+        let port = service.as_ip().map_or(0, |(_, port)| port);
+        let id = Shared::new(next_number(), listener.space, queue, Weak::clone(&self.device));
         {
             let mut inner = id.lock();
             inner.stage = Stage::Requested;
@@ -438,6 +442,12 @@ impl Service {
             };
             inner.local = Some(with_scope((local, port).into(), self.scope));
             inner.peer = Some(with_scope((remote, src_port).into(), self.scope));
+            if let Some(own) = native {
+                let ends = IbEnds::of_request(own.local, service, req);
+                inner.local = Some(native::shown(ends.local));
+                inner.peer = ends.peer.map(native::shown);
+                inner.ib = Some(ends);
+            }
             inner.offer = Some(offer.clone());
         }
         self.ids.insert(conn, Arc::clone(&id));

@@ -12,13 +12,14 @@ use feroce_cm::{ConnId, ListenId};
 use feroce_engine::QpType;
 use feroce_link::tcp::{ReservedPort, StreamId, TcpListenId};
 use feroce_train::Framing;
-use feroce_wire::mad::PathRecord;
+use feroce_wire::mad::{McMemberRecord, PathRecord};
 use feroce_wire::{Gid, Qpn};
 
 use super::channel::{ChannelOwner, Queue};
 use super::claim::Claim;
 use super::iwarp::IwarpService;
 use super::manager::ManagerInner;
+use super::native::IbEnds;
 use super::service::Service;
 use crate::backend::soft::SoftAdapter;
 use crate::context::Context;
@@ -81,6 +82,10 @@ pub(super) struct Inner {
     pub(super) queue: Arc<Queue>,
     pub(super) local: Option<SocketAddr>,
     pub(super) peer: Option<SocketAddr>,
+    /// Both addresses, if they are those of InfiniBand.
+    pub(super) ib: Option<IbEnds>,
+    /// What the subnet administration has said of the broadcast group of IPoIB.
+    pub(super) broadcast: Option<McMemberRecord>,
     /// The GID of the peer, on InfiniBand.
     pub(super) gid: Option<Gid>,
     /// The path to the peer, on InfiniBand.
@@ -153,6 +158,8 @@ impl Shared {
             queue,
             local: None,
             peer: None,
+            ib: None,
+            broadcast: None,
             gid: None,
             path: None,
             conn: None,

@@ -4,10 +4,10 @@
 //! IP addresses only name ports. On a machine with IPoIB the kernel finds the GID of one by ARP;
 //! here the fabric knows it. An IPv6 address that no port has is taken for a GID.
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::IpAddr;
 use std::sync::Arc;
 
-use feroce_cm::rdma::{EventKind, MULTICAST_QPN, UDP_QKEY, gid_of, ip_of};
+use feroce_cm::rdma::{EventKind, MULTICAST_QPN, PortSpace, UDP_QKEY, gid_of, ip_of};
 use feroce_cm::{PathParams, Peer};
 use feroce_engine::{AddrVec, Engine};
 use feroce_wire::cm::{Req, ServiceId};
@@ -133,9 +133,10 @@ pub(super) fn path_bits(engine: &Engine, lid: Lid) -> u8 {
 }
 
 /// The group of an IP multicast address, as Linux maps it for datagrams of the connection manager:
-/// that of IPoIB (RFC 4391, section 4) with a signature of its own, in the default partition. A GID
-/// that a subnet manager has chosen stays as it is. `None` if it is not a multicast address.
-pub(super) fn group_gid(ip: IpAddr) -> Option<Gid> {
+/// that of IPoIB (RFC 4391, section 4), in the default partition, with a signature of its own unless
+/// the datagrams are for IPoIB. A GID that a subnet manager has chosen stays as it is. `None` if it is not a multicast address.
+pub(super) fn group_gid(ip: IpAddr, space: PortSpace) -> Option<Gid> {
+    let signature = if space == PortSpace::Ipoib { 0x1b } else { 0x01 };
     let mut gid = [0; 16];
     match ip {
         ip if !ip.is_multicast() => return None,
@@ -143,11 +144,11 @@ pub(super) fn group_gid(ip: IpAddr) -> Option<Gid> {
             return Some(Gid(ip.octets()));
         }
         IpAddr::V4(ip) => {
-            gid[..6].copy_from_slice(&[0xff, 0x12, 0x40, 0x01, 0xff, 0xff]);
+            gid[..6].copy_from_slice(&[0xff, 0x12, 0x40, signature, 0xff, 0xff]);
             gid[12..].copy_from_slice(&(u32::from(ip) & 0x0fff_ffff).to_be_bytes());
         }
         IpAddr::V6(ip) => {
-            gid[..6].copy_from_slice(&[0xff, 0x12, 0x60, 0x01, 0xff, 0xff]);
+            gid[..6].copy_from_slice(&[0xff, 0x12, 0x60, signature, 0xff, 0xff]);
             gid[6..].copy_from_slice(&ip.octets()[6..]);
         }
     }
@@ -204,7 +205,7 @@ pub(super) fn not_joined(id: &Arc<Shared>, status: i32) {
 impl SoftId {
     /// Has the port join a group through the subnet administration. Event: multicast join, or
     /// multicast error.
-    pub(super) fn join_group(
+    pub(super) fn join_in_subnet(
         &self,
         place: &SubnetPlace,
         group: Gid,
@@ -214,7 +215,10 @@ impl SoftId {
         let state = if send_only { SEND_ONLY_MEMBER } else { FULL_MEMBER };
         // First, so that the port does not leave the group when another id does.
         let hold = place.host.join(PORT, group, state)?;
-        let request = Request::join(&asker, group, state, UDP_QKEY);
+        let request = match self.port_space() {
+            PortSpace::Ipoib => Request::join_like(&asker, group, state, &self.broadcast()?),
+            _ => Request::join(&asker, group, state, UDP_QKEY),
+        };
         let question = Question::ask(&place.host, PORT, &asker, &request, JOIN_MS)?;
         let joining = Joining { group, receives: !send_only, hold };
         Ok(resolver::wait_for_group(&self.owner, question, joining, JOIN_MS)?)
@@ -233,13 +237,12 @@ impl SoftId {
     pub(super) fn ask_for_path(
         &self,
         place: &SubnetPlace,
-        to: (Gid, SocketAddr),
+        to: (Gid, ServiceId),
         timeout_ms: u32,
     ) -> Result<(), Error> {
         let asker = self.asker()?;
         let timeout_ms = if timeout_ms == 0 { DEFAULT_MS } else { timeout_ms };
-        let (gid, dst) = to;
-        let service = ServiceId::ip(self.port_space(), dst.port());
+        let (gid, service) = to;
         let request = Request::path(&asker, gid, service);
         let question = Question::ask(&place.host, PORT, &asker, &request, timeout_ms)?;
         {
@@ -270,7 +273,9 @@ mod tests {
             ("10.0.0.1", None),
             ("fe80::1", None),
         ] {
-            assert_eq!(group_gid(ip.parse().unwrap()), expected, "{ip}");
+            assert_eq!(group_gid(ip.parse().unwrap(), PortSpace::Udp), expected, "{ip}");
         }
+        let of_ipoib = group_gid([239, 1, 2, 3].into(), PortSpace::Ipoib);
+        assert_eq!(of_ipoib, gid("ff12:401b:ffff::f01:203"));
     }
 }
