@@ -1,6 +1,6 @@
 //! libibumad.
 
-use crate::umad::{adapter, fields, port, receive, send, text};
+use crate::umad::{adapter, fields, pairs, port, receive, send, text};
 
 exports! {
     "IBUMAD_1.0" {
@@ -47,5 +47,12 @@ exports! {
     }
     "IBUMAD_1.2" {
         umad_sort_ca_device_list => adapter::umad_sort_ca_device_list,
+    }
+    "IBUMAD_1.3" {
+        umad_open_smi_port => port::umad_open_port,
+    }
+    "IBUMAD_1.4" {
+        umad_get_smi_gsi_pairs => pairs::umad_get_smi_gsi_pairs,
+        umad_get_smi_gsi_pair_by_ca_name => pairs::umad_get_smi_gsi_pair_by_ca_name,
     }
 }

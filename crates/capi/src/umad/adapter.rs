@@ -54,7 +54,7 @@ pub(crate) fn width_and_speed(port: &AdapterPort) -> (u32, u32) {
 }
 
 /// Writes text that ends with a zero, cut where there is no more room.
-fn put<const N: usize>(out: &mut [c_char; N], text: &str) {
+pub(super) fn put<const N: usize>(out: &mut [c_char; N], text: &str) {
     let bytes = text.bytes().take(N - 1).chain([0]);
     out.iter_mut().zip(bytes).for_each(|(to, byte)| *to = byte.cast_signed());
 }

@@ -7,6 +7,7 @@
 
 pub(crate) mod adapter;
 pub(crate) mod fields;
+pub(crate) mod pairs;
 pub(crate) mod port;
 pub(crate) mod receive;
 pub(crate) mod send;

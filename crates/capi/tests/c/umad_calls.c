@@ -1,4 +1,6 @@
 /* Calls of libibumad on the second host of a fabric that no subnet manager has seen. */
+#define _GNU_SOURCE
+#include <dlfcn.h>
 #include <errno.h>
 #include <poll.h>
 #include <pthread.h>
@@ -174,6 +176,41 @@ static void fields(void)
     umad_free(umad);
 }
 
+/* Calls of newer libraries than the one that this is linked with. */
+struct umad_ca_pair {
+    char smi_name[UMAD_CA_NAME_LEN];
+    uint32_t smi_preferred_port;
+    char gsi_name[UMAD_CA_NAME_LEN];
+    uint32_t gsi_preferred_port;
+};
+
+static void newer(int is_there)
+{
+    int (*open_smi)(const char *, int) = dlvsym(RTLD_DEFAULT, "umad_open_smi_port", "IBUMAD_1.3");
+    int (*all)(struct umad_ca_pair *, size_t) =
+        dlvsym(RTLD_DEFAULT, "umad_get_smi_gsi_pairs", "IBUMAD_1.4");
+    int (*by_name)(const char *, uint8_t, struct umad_ca_pair *, unsigned) =
+        dlvsym(RTLD_DEFAULT, "umad_get_smi_gsi_pair_by_ca_name", "IBUMAD_1.4");
+    struct umad_ca_pair pairs[2] = { { "x", 7, "y", 7 }, { "x", 7, "y", 7 } };
+
+    MUST(open_smi && all && by_name);
+    if (!is_there) {
+        MUST(open_smi(NULL, 0) == -ENODEV && all(pairs, 2) == 0 && !*pairs[1].smi_name);
+        MUST(by_name(NULL, 0, pairs, 0) == 0);
+        return;
+    }
+    int fd = open_smi("feroce0", 1);
+    MUST(fd >= 0 && umad_register(fd, 0x81, 1, 0, NULL) >= 0 && umad_close_port(fd) == 0);
+    MUST(all(pairs, 2) == 1 && !*pairs[1].gsi_name && !pairs[0].smi_preferred_port);
+    MUST(!strcmp(pairs[0].smi_name, "feroce0") && !strcmp(pairs[0].gsi_name, "feroce0"));
+    /* The second port has no link, and is chosen by name only. */
+    MUST(by_name(NULL, 0, pairs, 1) == 0 && pairs[0].smi_preferred_port == 1);
+    MUST(by_name("feroce0", 2, pairs, 1) == 0 && pairs[0].gsi_preferred_port == 2);
+    MUST(by_name(NULL, 2, pairs, 1) == -ENODEV && errno == ENODEV && !*pairs[0].smi_name);
+    MUST(by_name("feroce0", 3, pairs, 0) == -ENODEV && by_name("mlx5_0", 0, pairs, 0) == -ENODEV);
+    MUST(by_name("feroce0", 1, NULL, 0) == -1);
+}
+
 int main(int count, char **words)
 {
     char names[4][UMAD_CA_NAME_LEN];
@@ -182,9 +219,11 @@ int main(int count, char **words)
     if (count > 1) {
         MUST(umad_init() == 0 && umad_get_cas_names(names, 4) == 0);
         MUST(umad_open_port(NULL, 0) == -ENODEV && !umad_get_ca_device_list());
+        newer(0);
         return 0;
     }
     adapters();
+    newer(1);
     fd = umad_open_port(NULL, 0);
     MUST(fd >= 0);
     MUST(umad_open_port("feroce0", 5) == -ENODEV);
