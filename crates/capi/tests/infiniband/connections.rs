@@ -182,6 +182,12 @@ fn a_service_belongs_to_one_process_of_a_host() {
         );
         assert!(client.contains("rdma-ping-1"), "{host}: {client}");
     }
+    // A host without any program of verbs has a connection manager nevertheless, which answers.
+    let output = program(&fabric, "Host1", "rping -c -C 1 -a 127.95.0.3").output().expect("it ran");
+    let text = String::from_utf8_lossy(&output.stderr);
+    assert!(text.contains("RDMA_CM_EVENT_REJECTED, error 8"), "{text}");
+    let (text, _) = fabric.run("Host1", "udaddy -s 127.95.0.3");
+    assert!(text.contains("RDMA_CM_EVENT_UNREACHABLE, error: 1"), "{text}");
     // A process of the host that does not listen either rejects the request.
     let mut other = program(&fabric, "Host4", "rping -c -C 1 -a 127.95.0.4 -p 9");
     let output = other.output().expect("it ran");

@@ -18,6 +18,7 @@ use feroce_umad::Attached;
 use feroce_wire::mad::{Class, MadHeader};
 use feroce_wire::{Bth, Deth, Grh, Lrh, Qpn};
 
+use super::absent::Answer;
 use super::conn::ConnId;
 use crate::fabric::packet::Run;
 
@@ -135,45 +136,75 @@ impl Processes {
         all.filter(move |(at, _)| at.node == node).map(|(_, service)| *service)
     }
 
-    /// A process sends packets.
+    /// A process sends packets. Returns what the port that they reach answers by itself.
     pub(super) fn send(
         &mut self,
         now: Instant,
         conn: ConnId,
         record: &Record<'_>,
         subnet: &mut Subnet,
-    ) {
-        let Some(from) = self.by_conn.get(&conn).map(|process| process.at) else { return };
+    ) -> Option<(PortRef, Answer)> {
+        let from = self.by_conn.get(&conn).map(|process| process.at)?;
         let packets = record.bytes.len().div_ceil(record.stride);
         let around = wire_len(&record.meta, 0) as usize;
         let cost = u32::try_from(record.bytes.len() + packets * around).unwrap_or(u32::MAX);
-        let payer = (conn, cost);
+        self.forward(now, from, record, Some((conn, cost)), subnet)
+    }
+
+    /// A port sends an answer of its own.
+    pub(super) fn answer(
+        &mut self,
+        now: Instant,
+        at: PortRef,
+        record: &Record<'_>,
+        subnet: &mut Subnet,
+    ) {
+        // Answers are not answered.
+        self.forward(now, at, record, None, subnet);
+    }
+
+    /// Packets leave a port. Returns what the port that they reach answers by itself.
+    fn forward(
+        &mut self,
+        now: Instant,
+        from: PortRef,
+        record: &Record<'_>,
+        payer: Option<(ConnId, u32)>,
+        subnet: &mut Subnet,
+    ) -> Option<(PortRef, Answer)> {
+        let packets = record.bytes.len().div_ceil(record.stride);
         let reached = match data_run(record, packets) {
             Some(run) => subnet.carry(from, &run),
             None => Vec::new(),
         };
         let mut receivers: Vec<ConnId> =
-            reached.into_iter().flat_map(|at| self.receivers(at, record)).collect();
+            reached.iter().flat_map(|at| self.receivers(*at, record)).collect();
         if record.meta.dst.lid.is_multicast() {
             // An adapter gives packets to a group to its own queue pairs, too; a process does that
             // by itself.
-            receivers.extend(self.receivers(from, record).into_iter().filter(|to| *to != conn));
+            let sender = payer.map(|(conn, _)| conn);
+            let own = self.receivers(from, record).into_iter();
+            receivers.extend(own.filter(|to| Some(*to) != sender));
+        }
+        if let ([], [at]) = (&receivers[..], &reached[..]) {
+            self.refund(payer);
+            return Answer::to(record).map(|answer| (*at, answer));
         }
         let run = Rc::new(Run::new(record));
         let at_ns = record.at_ns.min(now.as_nanos());
         match receivers[..] {
             [one] => {
-                let payer = Some(payer);
                 self.arrive(now, one, Arriving { run, at_ns, payer }, subnet);
             }
             _ => {
-                self.refund(Some(payer));
+                self.refund(payer);
                 for to in receivers {
                     let run = Rc::clone(&run);
                     self.arrive(now, to, Arriving { run, at_ns, payer: None }, subnet);
                 }
             }
         }
+        None
     }
 
     /// The processes at a port that packets are for.

@@ -6,6 +6,7 @@
 //! subnet managers say that they run, [`manager`] a subnet manager that the fabric starts itself,
 //! [`report`] what the fabric says of itself, [`taps`] copies of packets for captures.
 
+mod absent;
 mod addresses;
 mod answer;
 mod conn;

@@ -279,8 +279,13 @@ impl Server {
             let message = self.buffer.get(..len).unwrap_or_default();
             let mut rest = message.get(CREDIT_LEN..).unwrap_or_default();
             while let Some(record) = Record::take(&mut rest) {
-                self.processes.send(now, id, &record, &mut self.subnet);
+                let answered = self.processes.send(now, id, &record, &mut self.subnet);
                 self.taps.show_data(&mut self.subnet, &record);
+                if let Some((at, answer)) = answered {
+                    let record = answer.record(now.as_nanos());
+                    self.processes.answer(now, at, &record, &mut self.subnet);
+                    self.taps.show_data(&mut self.subnet, &record);
+                }
             }
             self.hand_out(now)?;
         }
