@@ -63,9 +63,9 @@ fn qp_for(id: &CmId) -> Qp {
     let context = id.context().unwrap();
     let cq = context.create_cq(64).unwrap();
     let pd = context.alloc_pd().unwrap();
-    let qp = match id.port_space() {
-        PortSpace::Tcp => pd.rc_qp(&cq, &cq, QpCap::new(16, 16)),
-        PortSpace::Udp => pd.ud_qp(&cq, &cq, QpCap::new(16, 16)),
+    let qp = match id.port_space().is_datagrams() {
+        false => pd.rc_qp(&cq, &cq, QpCap::new(16, 16)),
+        true => pd.ud_qp(&cq, &cq, QpCap::new(16, 16)),
     };
     let qp = qp.create().unwrap();
     id.use_qp(&qp).unwrap();

@@ -1,4 +1,4 @@
-//! Adapters by their two management interfaces, which newer hardware gives devices of their own. The
+//! Adapters by their two management interfaces, for which newer hardware has two devices. The
 //! adapter of a host has both.
 
 use core::ffi::{CStr, c_char, c_int, c_uint};

@@ -133,8 +133,9 @@ pub(super) fn path_bits(engine: &Engine, lid: Lid) -> u8 {
 }
 
 /// The group of an IP multicast address, as Linux maps it for datagrams of the connection manager:
-/// that of IPoIB (RFC 4391, section 4), in the default partition, with a signature of its own unless
-/// the datagrams are for IPoIB. A GID that a subnet manager has chosen stays as it is. `None` if it is not a multicast address.
+/// that of IPoIB (RFC 4391, section 4) in the default partition, with a signature of its own unless
+/// the datagrams are for IPoIB. A GID that a subnet manager has chosen stays as it is. `None` if it
+/// is not a multicast address.
 pub(super) fn group_gid(ip: IpAddr, space: PortSpace) -> Option<Gid> {
     let signature = if space == PortSpace::Ipoib { 0x1b } else { 0x01 };
     let mut gid = [0; 16];
