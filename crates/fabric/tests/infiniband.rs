@@ -21,7 +21,7 @@ fn fabric(topology: Topology, infiniband: InfinibandConfig) -> Fabric<u64> {
 }
 
 /// Hosts that always have packets, and what they send; runs until `end` or until nothing moves.
-fn run(
+pub(crate) fn run(
     fabric: &mut Fabric<u64>,
     end: Time,
     mut next: impl FnMut(u32) -> Option<Packet<u64>>,

@@ -2,6 +2,7 @@
 
 mod infiniband;
 mod multicast;
+mod opensm;
 mod pauses;
 mod properties;
 mod timing;
