@@ -96,6 +96,12 @@ const PACKAGES: &[Package] = &[
         without: "the diagnostics of InfiniBand are not run",
     },
     Package {
+        name: "ibutils",
+        program: "ibdiagnet",
+        reason: "a check of whole InfiniBand fabrics, to run as it is",
+        without: "ibdiagnet does not check a fabric",
+    },
+    Package {
         name: "ibverbs-utils",
         program: "ibv_devinfo",
         reason: "programs of libibverbs, to run as they are",

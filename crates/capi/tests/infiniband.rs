@@ -155,6 +155,30 @@ fn osmtest_passes() {
 }
 
 #[test]
+fn ibdiagnet_finds_nothing_wrong() {
+    if installed("opensm").is_none() || installed("ibdiagnet").is_none() {
+        return;
+    }
+    let fabric = Fabric::up("ib-diagnet", FT4);
+    let _opensm = fabric.opensm("Host1", "");
+    let (said, status) = fabric.run("Host1", "ibdiagnet -o found");
+    assert_eq!(status, 0, "{said}");
+    let stages = said.split_once("Stages Status Report:").expect("a report").1;
+    let stages: Vec<&str> = stages.lines().filter(|line| line.ends_with("0      0     ")).collect();
+    assert_eq!(stages.len(), 6, "{said}");
+    assert!(!said.contains("-E-") && !said.contains("-W-"), "{said}");
+    assert!(said.contains("-I- Subnet: IPv4 PKey:0x7fff QKey:0x00000b1b MTU:2048Byte rate:10Gbps"));
+    // It reads the tables that opensm wrote.
+    let ports = |path: &str| -> Vec<String> {
+        let text = fs::read_to_string(fabric.folder.join(path)).expect("a file");
+        let entries = text.lines().filter(|line| line.starts_with("0x"));
+        entries.map(|line| line.chars().take(12).collect()).collect()
+    };
+    let found = ports("found/ibdiagnet.fdbs");
+    assert_eq!((found.len(), &found), (32, &ports("Host1/opensm.fdbs")));
+}
+
+#[test]
 fn a_link_that_goes_down_is_routed_around() {
     if installed("opensm").is_none() || installed("ibtracert").is_none() {
         return;

@@ -160,14 +160,7 @@ pub(crate) const RDMACM_UTILS: Package = Package {
             "ucmatose",
             ["ucmatose", "ucmatose -s 10.9.0.1"],
             Ready::Soon,
-            &["", "-c 20 -C 5 -S 8000", "-m -t 8 -a 15"],
-            "return status 0",
-        ),
-        roles(
-            "ucmatose",
-            ["ucmatose -P ib", "ucmatose -P ib -s 10.9.0.1"],
-            Ready::Soon,
-            &["-c 3"],
+            &["", "-c 20 -C 5 -S 8000", "-m -t 8 -a 15", "-P ib -c 3"],
             "return status 0",
         ),
         roles(
