@@ -166,7 +166,8 @@ fn ibdiagnet_finds_nothing_wrong() {
     let stages = said.split_once("Stages Status Report:").expect("a report").1;
     let stages: Vec<&str> = stages.lines().filter(|line| line.ends_with("0      0     ")).collect();
     assert_eq!(stages.len(), 6, "{said}");
-    assert!(!said.contains("-E-") && !said.contains("-W-"), "{said}");
+    // It warns of one thing: that it has no topology to compare with.
+    assert_eq!((said.matches("-E-").count(), said.matches("-W-").count()), (0, 1), "{said}");
     assert!(said.contains("-I- Subnet: IPv4 PKey:0x7fff QKey:0x00000b1b MTU:2048Byte rate:10Gbps"));
     // It reads the tables that opensm wrote.
     let ports = |path: &str| -> Vec<String> {
