@@ -56,8 +56,8 @@ fn ring(dump: &str) -> Topology {
     topology
 }
 
-/// Each host sends to the next but one for as long as it can, or so many packets. Returns the fabric
-/// and how many packets arrived in the last fifth of the time.
+/// Each host sends to the next but one for as long as it can, or so many packets. Returns the
+/// fabric, and how many packets arrived in the last fifth of the time.
 fn all_to_next_but_one(
     dump: &str,
     levels: [u8; COUNT],
