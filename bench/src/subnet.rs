@@ -128,7 +128,7 @@ impl Drop for Server {
 fn measure(make: impl Fn(bool, &str) -> Command, test: &str, column: usize) -> Result<f64> {
     let _server = Server(make(true, test).stdout(Stdio::null()).stderr(Stdio::null()).spawn()?);
     let began = Instant::now();
-    // The client says that nobody listens yet.
+    // The client fails until the server listens.
     let output: Output = loop {
         let output = make(false, &format!("{test} 127.0.0.1")).output()?;
         if output.status.success() {
