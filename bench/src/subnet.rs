@@ -85,6 +85,7 @@ struct Fabric<'a> {
 
 impl<'a> Fabric<'a> {
     /// Brings a fabric up, and says how long that took.
+    #[expect(clippy::disallowed_methods, reason = "the time that passes is what is measured")]
     fn up(feroce: &'a Path, folder: &'a Path, net: &str) -> Result<(Self, f64)> {
         let fabric = Self { feroce, folder };
         fs::write(folder.join("fabric.net"), net)?;
@@ -125,6 +126,7 @@ impl Drop for Server {
 }
 
 /// Runs a test of perftest between two ends, and reads a column of its table.
+#[expect(clippy::disallowed_methods, reason = "it waits for another process")]
 fn measure(make: impl Fn(bool, &str) -> Command, test: &str, column: usize) -> Result<f64> {
     let _server = Server(make(true, test).stdout(Stdio::null()).stderr(Stdio::null()).spawn()?);
     let began = Instant::now();
