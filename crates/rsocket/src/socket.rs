@@ -64,7 +64,12 @@ impl Socket {
             (libc::SOCK_DGRAM, 0 | libc::IPPROTO_UDP) if flags == 0 => false,
             _ => return Err(Errno::UNSUPPORTED),
         };
-        if !matches!(domain, libc::AF_INET | libc::AF_INET6) && !(domain == AF_IB && is_stream) {
+        let is_known = match domain {
+            libc::AF_INET | libc::AF_INET6 => true,
+            AF_IB => is_stream,
+            _ => false,
+        };
+        if !is_known {
             return Err(Errno::UNSUPPORTED);
         }
         let mut settings = Settings::new();

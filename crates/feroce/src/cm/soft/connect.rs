@@ -7,6 +7,7 @@ use feroce_cm::{Ask, CallError, ConnId, Connect, PathParams, Reply, Transport};
 use feroce_engine::{QpAttr, QpState, QpType};
 use feroce_train::{Framing, Instant};
 use feroce_wire::cm::RejReason;
+use feroce_wire::mad::PathRecord;
 use feroce_wire::{Psn, Qpn};
 
 use super::id::SoftId;
@@ -96,12 +97,7 @@ impl SoftId {
                 false => sidr_data(src, dst, &param.private_data),
             };
             let private_data = private_data.map_err(CmError::from)?;
-            let ask = Ask { peer, service, private_data };
-            return self.start(|s, now, _| {
-                let cm = Service::of(s).ok_or(CmError::DeviceGone)?;
-                path.iter().for_each(|path| cm.learn(path.dlid, path.sl));
-                Ok(cm.manager.ask(now, &ask))
-            });
+            return self.ask(&Ask { peer, service, private_data }, path);
         }
         let private_data = match is_native {
             true => fill(&param.private_data),
@@ -146,6 +142,15 @@ impl SoftId {
             let cm = Service::of(s).ok_or(CmError::DeviceGone)?;
             path.iter().for_each(|path| cm.learn(path.dlid, path.sl));
             Ok(cm.manager.connect(now, &connect))
+        })
+    }
+
+    /// Asks the peer for its datagram service.
+    fn ask(&self, ask: &Ask, path: Option<PathRecord>) -> Result<(), Error> {
+        self.start(|s, now, _| {
+            let cm = Service::of(s).ok_or(CmError::DeviceGone)?;
+            path.iter().for_each(|path| cm.learn(path.dlid, path.sl));
+            Ok(cm.manager.ask(now, ask))
         })
     }
 
