@@ -98,6 +98,8 @@ struct Campaign {
     variable: &'static str,
     package: &'static str,
     tests: &'static str,
+    /// Some of them are beside the code.
+    has_unit_tests: bool,
 }
 
 const CAMPAIGNS: &[Campaign] = &[
@@ -106,24 +108,31 @@ const CAMPAIGNS: &[Campaign] = &[
         variable: "FEROCE_TEST_DISK_KILLS",
         package: "feroce-cli",
         tests: "no_acknowledged_write_is_lost",
+        has_unit_tests: false,
     },
     Campaign {
         option: "--power",
         variable: "FEROCE_TEST_DISK_POWER",
         package: "feroce-cli",
         tests: "no_flushed_write_is_lost",
+        has_unit_tests: false,
     },
     Campaign {
         option: "--capsules",
         variable: "FEROCE_TEST_CAPSULES",
         package: "feroce-nvme",
         tests: "malformed::",
+        has_unit_tests: true,
     },
 ];
 
 impl Campaign {
     fn run(&self, count: u64, seed: u64) -> Outcome {
-        let mut tests = cargo(["test", "--test=tests", "--package", self.package, "--"]);
+        let mut tests = cargo(["test", "--test=tests", "--package", self.package]);
+        if self.has_unit_tests {
+            tests.arg("--lib");
+        }
+        tests.arg("--");
         // One at a time: some look at the memory of the process.
         tests.args(["--nocapture", "--test-threads=1", self.tests]);
         tests.env("FEROCE_SEED", seed.to_string());

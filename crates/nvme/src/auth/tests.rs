@@ -115,3 +115,70 @@ fn any_bytes_are_answered() {
         assert!(host.finish(&bytes).is_err() || host.finish(&bytes).is_err());
     }
 }
+
+/// Exchanges in which one message is damaged, as many as the campaign of capsules says, in
+/// thousands. Part of `cargo xtask disks --capsules N`.
+mod malformed {
+    use super::*;
+
+    /// What was damaged, and what became of it.
+    fn damaged(at: usize, damage: &mut dyn FnMut(&mut Vec<u8>)) -> (bool, bool) {
+        let mut host = HostAuth::new(parties(1, Some(2)), random);
+        let mut controller = ControllerAuth::new(parties(1, Some(2)), random);
+        let (mut number, mut is_same) = (0, true);
+        let mut pass = |mut message: Vec<u8>| {
+            if number == at {
+                let before = Message::parse(&message);
+                damage(&mut message);
+                // Bytes that have no meaning may change.
+                is_same = Message::parse(&message) == before;
+            }
+            number += 1;
+            message
+        };
+        let mut run = || {
+            controller.handle(&pass(host.negotiate()));
+            let told = pass(controller.tell().ok_or(AuthFailure::Message)?);
+            controller.handle(&pass(host.reply(&told)?));
+            let told = pass(controller.tell().ok_or(AuthFailure::Message)?);
+            if let Some(last) = host.finish(&told)? {
+                controller.handle(&pass(last));
+            }
+            Ok::<_, AuthFailure>(())
+        };
+        let is_content = run().is_ok();
+        (is_same, is_content && controller.is_done())
+    }
+
+    #[test]
+    fn a_message_that_was_changed_proves_nothing() {
+        let capsules = std::env::var("FEROCE_TEST_CAPSULES").ok();
+        let count = capsules.map_or(100, |text| text.parse::<u64>().expect("a number") / 1000);
+        let (mut state, mut changed) = (1_u64, 0);
+        let mut draw = move |limit: usize| {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            (state >> 33) as usize % limit
+        };
+        for _ in 0..count {
+            let at = draw(5);
+            let mut damage = |message: &mut Vec<u8>| {
+                let len = message.len();
+                match draw(8) {
+                    0 => message.truncate(draw(len)),
+                    1 => message.resize(len + draw(300), 7),
+                    2 => message.iter_mut().for_each(|byte| *byte = draw(256) as u8),
+                    // The beginning tells kinds and lengths.
+                    3 | 4 => message[draw(len.min(24))] = draw(256) as u8,
+                    _ => message[draw(len)] ^= 1 << draw(8),
+                }
+            };
+            let (is_same, is_proven) = damaged(at, &mut damage);
+            changed += usize::from(!is_same);
+            // Another offer of hash functions and groups may be as good.
+            assert!(is_same || at == 0 || !is_proven, "message {at}");
+            assert!(!is_same || is_proven, "message {at} is as it was");
+        }
+        eprintln!("{count} exchanges, {changed} with a message that was changed");
+        assert!(changed > count as usize / 2);
+    }
+}
