@@ -179,6 +179,32 @@ fn ibdiagnet_finds_nothing_wrong() {
     assert_eq!((found.len(), &found), (32, &ports("Host1/opensm.fdbs")));
 }
 
+/// Eight leaves with 16 hosts each, all connected with each of eight spines.
+fn tree128() -> String {
+    let mut text = String::new();
+    for leaf in 0..8 {
+        text += &format!("Switch 24 \"Leaf{leaf}\"\n");
+        (1..=16).for_each(|n| text += &format!("[{n}] \"Host{}\"[1]\n", leaf * 16 + n));
+        (0..8).for_each(|n| text += &format!("[{}] \"Spine{n}\"[{}]\n", 17 + n, leaf + 1));
+    }
+    (0..8).for_each(|n| text += &format!("Switch 8 \"Spine{n}\"\n"));
+    (1..=128).for_each(|n| text += &format!("Hca 1 \"Host{n}\"\n"));
+    text
+}
+
+#[test]
+fn a_hundred_and_twenty_eight_hosts_come_up() {
+    if installed("opensm").is_none() || installed("ibnetdiscover").is_none() {
+        return;
+    }
+    let fabric = Fabric::up_with("ib-128", &tree128(), &["--sm"]);
+    let (said, status) = fabric.run("Host77", "ibhosts");
+    assert_eq!((status, said.lines().count()), (0, 128), "{said}");
+    let (said, status) = fabric.run("Host77", "ibswitches");
+    assert_eq!((status, said.lines().count()), (0, 16), "{said}");
+    assert_eq!(fabric.done(&["status"]).matches(" active ").count(), 2 * (128 + 64));
+}
+
 #[test]
 fn a_link_that_goes_down_is_routed_around() {
     if installed("opensm").is_none() || installed("ibtracert").is_none() {

@@ -540,3 +540,6 @@ fn port_of(held: u64) -> PortRef {
 fn now() -> Instant {
     Instant::from_nanos(monotonic_ns())
 }
+
+#[cfg(test)]
+mod tests;
