@@ -29,6 +29,7 @@ fn fabric(name: &str) -> (Server, Host, Taken) {
 }
 
 /// Has a program say something that the fabric answers, while the fabric makes turns.
+#[expect(clippy::disallowed_methods, reason = "the program waits for the fabric in its own thread")]
 fn answered<T: Send + 'static>(server: &mut Server, ask: impl FnOnce() -> T + Send + 'static) -> T {
     let asking = thread::spawn(ask);
     while !asking.is_finished() {
