@@ -38,7 +38,7 @@ pair() {
     shift
     ip netns exec a "$feroce" "$@" -d va.100 -l "$priority" > /tmp/server.out 2>&1 &
     server=$!
-    until ip netns exec a grep -q ':4853 .* 0A ' /proc/net/tcp; do sleep 0.2; done
+    until ip netns exec a grep -qs ':4853 .* 0A ' /proc/net/tcp /proc/net/tcp6; do sleep 0.2; done
     ip netns exec b "$feroce" "$@" -d vb.100 -l "$priority" 10.9.0.1
     wait $server
 }
