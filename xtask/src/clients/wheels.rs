@@ -1,8 +1,9 @@
 //! Clients that PyPI has.
 
 use std::fs;
+use std::io::{self, BufRead as _, BufReader};
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Stdio};
 
 use super::pair;
 use crate::shell::{ask, root, run, run_keeping};
@@ -23,6 +24,7 @@ const RDMA4PY_SOURCE: &str = "https://files.pythonhosted.org/packages/39/77/\
 const RDMA4PY_SHA256: &str = "6998345a6d1d48f067e7e2ce4074fd8fd9bfc05d53424763cc954abe763cf632";
 /// Tests of rdma4py that need no GPU.
 const RDMA4PY_TESTS: &str = "88 passed";
+const NVMEOF: &str = "nvmeof==2026.10.22";
 const MOONCAKE: &str = "mooncake-transfer-engine-non-cuda==0.3.13.post1";
 
 /// The seconds that a program may take.
@@ -60,6 +62,30 @@ pub(super) fn slime(feroce: &Path, folder: &Path) -> Outcome<String> {
     };
     pair("DLSlime", end("127.123.0.1", &[]), end("127.123.0.2", &["127.123.0.1"]))?;
     Ok(format!("{SLIME}: one end read and wrote the memory of the other"))
+}
+
+/// The initiator nvmeof on a disk in memory.
+pub(super) fn nvmeof(feroce: &Path, folder: &Path) -> Outcome<String> {
+    const DISK: [&str; 2] = ["127.123.0.8", "nqn.2026-11.feroce:disks"];
+    install(folder, "--target", &[NVMEOF, RDMA4PY])?;
+    let failed = |why: String| Failure::Failed(format!("a disk for nvmeof: {why}"));
+    let mut serve = Command::new(feroce);
+    serve.args(["disk", "serve", "--memory", "1M", "--listen", DISK[0], "--nqn", DISK[1]]);
+    let serve = serve.stdin(Stdio::null()).stdout(Stdio::piped());
+    let mut target = serve.spawn().map_err(|e| failed(e.to_string()))?;
+    let lines = target.stdout.take().map(|out| BufReader::new(out).lines());
+    let is_ready =
+        |line: &io::Result<String>| line.as_ref().is_ok_and(|l| l.starts_with("serving"));
+    let mut client = on(feroce, "127.123.0.9");
+    client.arg("python3").arg(script("disk.py")).args(DISK).env("PYTHONPATH", folder);
+    let result = match lines.and_then(|mut lines| lines.find(is_ready)) {
+        Some(_) => run(&mut client),
+        None => Err(failed("it does not serve".into())),
+    };
+    let ended = target.kill().and_then(|()| target.wait());
+    result?;
+    ended.map_err(|e| failed(e.to_string()))?;
+    Ok(format!("{NVMEOF}: wrote, flushed and read a disk of feroce disk serve"))
 }
 
 /// Two ends of Mooncake's transfer engine, at two addresses.
