@@ -16,10 +16,11 @@ pub(crate) fn choose(name: &str) {
     }
 }
 
-/// Whether devices are those of the kernel's drivers. These have addresses of interfaces, but no
-/// loopback addresses.
-pub(crate) fn is_kernels() -> Result<bool, Error> {
-    Ok(Settings::load()?.backend == Backend::RdmaCore)
+/// Whether devices are those of the kernel's drivers, or that of a host of a fabric: then there is
+/// none at a loopback address of our choice.
+pub(crate) fn are_given() -> Result<bool, Error> {
+    let settings = Settings::load()?;
+    Ok(settings.backend == Backend::RdmaCore || settings.fabric.is_some())
 }
 
 /// An address of a device: the first IPv4 address, or else the first address.

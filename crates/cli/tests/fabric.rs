@@ -2,13 +2,15 @@
 
 use std::fs;
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
-use std::net::TcpStream;
+use std::net::{Ipv4Addr, TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::thread::park_timeout;
 use std::time::Duration;
 
 use serde_json::Value;
+
+use super::ports::free_port;
 
 /// A parking lot of two switches and four hosts, slow enough for any machine.
 const LOT: &str = "\
@@ -228,6 +230,29 @@ fn programs_of_several_hosts_pass_the_switches_and_leave_nothing_behind() {
     fabric.done(&["down"]);
     let runtime = place.0.join(format!("runtime/feroce-{}", uid()));
     assert!(!runtime.join("fabric-programs").exists());
+}
+
+#[test]
+fn measurements_and_pingpongs_of_hosts_pass_the_switches() {
+    let place = Place::new("measured");
+    let fabric = place.up("measured", LOT);
+    let address = fabric.status()["hosts"][0]["address"].as_str().expect("text").to_owned();
+    for (command, said) in [(&["perf", "send", "lat"][..], "p50"), (&["rc-pingpong"], "127.77.")] {
+        let before = fabric.status()["delivered"].as_u64().expect("a number");
+        let port = free_port().to_string();
+        let run = [command, &["-p", &port, "-n", "20"]].concat();
+        let mut server = fabric.start(0, &run);
+        let ready = (0..LOOKS).any(|_| {
+            park_timeout(Duration::from_millis(5));
+            TcpListener::bind((Ipv4Addr::UNSPECIFIED, port.parse().expect("a port"))).is_err()
+        });
+        assert!(ready, "{command:?}: {:?}", server.try_wait());
+        let client = end(fabric.start(3, &[&run[..], &[&address]].concat()));
+        assert!(client.contains(said), "{client}");
+        end(server);
+        let delivered = fabric.status()["delivered"].as_u64().expect("a number") - before;
+        assert!(delivered >= 40, "{command:?}: {delivered}");
+    }
 }
 
 #[test]

@@ -30,7 +30,7 @@ impl BothArgs {
     /// Their devices.
     pub(super) fn locals(&self) -> anyhow::Result<(Local, Local)> {
         let (server, client) = match *self.address {
-            [] if backend::is_kernels()? => {
+            [] if backend::are_given()? => {
                 let ip = backend::first_address()?;
                 (ip, ip)
             }

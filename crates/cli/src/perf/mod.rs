@@ -66,7 +66,7 @@ fn both(args: &Args, spec: &Spec, json: bool) -> anyhow::Result<Vec<Row>> {
     };
     let table = Table { json, mode: spec.mode };
     let (mut near, mut far) = Side::pair();
-    let (from, to) = if args.address.is_empty() && backend::is_kernels()? {
+    let (from, to) = if args.address.is_empty() && backend::are_given()? {
         let place = match &args.device {
             Some(name) => Place::named(name, args.gid_index)?,
             None => Place::first(args.gid_index)?,

@@ -141,7 +141,7 @@ fn run_both(request: &Request, json: bool) -> anyhow::Result<ExitCode> {
 
 fn places_for_both(request: &Request) -> anyhow::Result<(Place, Place)> {
     let choice = &request.choice;
-    if choice.names_device() || backend::is_kernels()? {
+    if choice.names_device() || backend::are_given()? {
         let server = Place::chosen(choice)?;
         let client = match request.second {
             Some(address) => Place::chosen(&Choice { address: Some(address), ..choice.clone() })?,

@@ -6,7 +6,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use anyhow::{Context as _, bail, ensure};
 use feroce::{Context, Device, Error, Gid};
 
-use crate::backend::is_kernels;
+use crate::backend::are_given;
 
 /// The options of the user that choose the device and address.
 #[derive(Clone, Debug, Default)]
@@ -50,7 +50,7 @@ impl Place {
 
     /// For a server without a device option: the device at whose address the client connected.
     pub(super) fn of_server(choice: &Choice, own: IpAddr) -> anyhow::Result<Self> {
-        if own.is_loopback() && is_kernels()? {
+        if own.is_loopback() && are_given()? {
             return Self::chosen(choice);
         }
         // IPv6 has one loopback address; two ends need two.
@@ -61,7 +61,7 @@ impl Place {
     /// For a client without a device option: the device that routes to the server. If the server is
     /// on this machine, a separate loopback address, because the server uses the other one.
     pub(super) fn of_client(choice: &Choice, own: IpAddr, peer: IpAddr) -> anyhow::Result<Self> {
-        if own.is_loopback() && is_kernels()? {
+        if own.is_loopback() && are_given()? {
             return Self::chosen(choice);
         }
         if !(peer.is_loopback() || own == peer) {
