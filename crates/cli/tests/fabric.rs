@@ -295,6 +295,21 @@ fn web_of(place: &Place) -> (Child, String) {
 
 /// Two hosts and a switch, whose links no subnet manager has brought up.
 #[test]
+fn a_host_of_an_infiniband_fabric_has_no_device_beside_its_adapter() {
+    let place = Place::new("beside");
+    let command = |args: &[&str]| {
+        let mut command = place.command(args);
+        command.env("FEROCE_SUBNET", place.0.join("none")).env("FEROCE_HOST", "HostA");
+        command.output().expect("it starts")
+    };
+    let output = command(&["perf", "send", "lat", "--both", "-n", "10"]);
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(!output.status.success(), "{said}");
+    let what = "this process is HostA of an InfiniBand fabric, which has its adapter and no device";
+    assert!(said.contains(what), "{said}");
+}
+
+#[test]
 fn the_page_draws_an_infiniband_fabric() {
     let place = Place::new("web-ib");
     let topology = "Switch 8 \"Leaf\"\n[1] \"HostA\"[1]\n[2] \"HostB\"[1]\n\

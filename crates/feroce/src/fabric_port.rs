@@ -44,6 +44,15 @@ impl FabricPort {
         clock: &Clock,
         log: &Logger,
     ) -> io::Result<Option<(Self, PortLink)>> {
+        if let Some(host) = subnet_port::host(settings) {
+            let what = format!(
+                "this process is {} of an InfiniBand fabric, which has its adapter and no device \
+                 at {}",
+                host.name,
+                device.name()
+            );
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, what));
+        }
         let Some(socket) = settings.fabric.clone() else { return Ok(None) };
         let &[address] = device.gids() else {
             return Err(io::Error::new(

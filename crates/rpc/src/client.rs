@@ -135,9 +135,9 @@ impl Client {
         self.shared.turns.free()
     }
 
-    /// A request whose body is copied, whatever its length: what is too long for a message is
-    /// copied into a buffer that is registered for this call, and the server reads it from there.
-    /// Programs that send long bodies often keep a [`Pool`] for them ([`Request::from_buf`]).
+    /// A request whose body is copied. The client copies a body that is too long for a message into
+    /// a buffer that it registers for this call, and the server reads it from there. Programs that
+    /// send long bodies often keep a [`Pool`] for them ([`Request::from_buf`]).
     pub fn request(&self, method: u32, body: &[u8]) -> Result<Request, Error> {
         if body.len() <= self.shared.limits.eager as usize {
             return Ok(Request::new(method, body));
