@@ -9,9 +9,11 @@ use std::io;
 use std::path::Path;
 
 use feroce_fuzz::packet_as_raw_input;
+use feroce_subnet::{Hello, Landing, MadPacket, PortRef, Signal, TrunkMessage};
+use feroce_train::{Framing, RxMeta};
 use feroce_umad::{Answer, Attached, Registration, Request, pieces};
 use feroce_wire::mad::{Attribute, Class, MAD_LEN, MadHeader, Method, Smp};
-use feroce_wire::{Bth, Deth, FlowControl, Frame, Gid, IbFrame};
+use feroce_wire::{Bth, Deth, FlowControl, Frame, Gid, IbFrame, Lid, Pkey, Qkey, Qpn};
 
 /// Where the management datagram begins in a packet that carries one.
 const BEFORE_MAD: usize = Bth::LEN + Deth::LEN;
@@ -84,6 +86,7 @@ fn main() -> io::Result<()> {
     }
     infiniband(root, &corpus)?;
     subnet(root, &corpus)?;
+    trunk(&corpus)?;
     umad(&corpus)?;
     sequence.truncate(8000);
     put(&corpus, "engine_raw", "seed-all", &sequence)?;
@@ -166,6 +169,45 @@ fn subnet(root: &Path, corpus: &Path) -> io::Result<()> {
         put(corpus, "subnet_agents", &format!("seed-{attribute:02x}"), &actions)?;
     }
     Ok(())
+}
+
+/// What another part of a fabric says from its greeting on.
+fn trunk(corpus: &Path) -> io::Result<()> {
+    let at = PortRef { node: 0, port: 2 };
+    let header = MadHeader::request(Class(0x81), Method(1), Attribute(0x11));
+    let mut smp = Smp::by_path(header, &[2]).expect("few hops");
+    // It has made its hop.
+    smp.header.status = 0x0001;
+    let packet = MadPacket {
+        slid: Lid::PERMISSIVE,
+        dlid: Lid::PERMISSIVE,
+        sl: 0,
+        pkey: Pkey::DEFAULT,
+        src_qpn: Qpn::QP0,
+        dst_qpn: Qpn::QP0,
+        qkey: Qkey(0),
+        gids: None,
+        mad: smp.to_bytes(),
+    };
+    let meta = RxMeta { framing: Framing::InfiniBand, ..RxMeta::default() };
+    let messages = [
+        TrunkMessage::Hello(Hello::new("b", 7, [127, 77])),
+        TrunkMessage::Accepted,
+        TrunkMessage::Signal(at, Signal { turn: 1, is_ready: true }),
+        TrunkMessage::parse(&[6, 0, 0, 0, 0, 2, 0, 0, 0, 8, 0]).expect("credit"),
+        TrunkMessage::Datagram(at, 1, packet),
+        TrunkMessage::Packets(Landing { at, lane: 0, hops: 1 }, meta, 64, &[0; 100]),
+        TrunkMessage::Signal(at, Signal { turn: 2, is_ready: false }),
+        TrunkMessage::Alive,
+        TrunkMessage::Refused("no"),
+    ];
+    let mut all = Vec::new();
+    for (i, message) in messages.iter().enumerate() {
+        let start = all.len();
+        message.emit(&mut all);
+        put(corpus, "subnet_trunk", &format!("seed-{i}"), &all[start..])?;
+    }
+    put(corpus, "subnet_trunk", "seed-all", &all)
 }
 
 /// Calls of a consumer, and what it sent turned round.

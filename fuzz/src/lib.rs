@@ -24,7 +24,7 @@ pub use nvme::nvme;
 pub use raw::{engine_raw, packet_as_raw_input};
 pub use stream::engine_iwarp;
 pub use structured::engine_structured;
-pub use subnet::{subnet_agents, subnet_net};
+pub use subnet::{subnet_agents, subnet_net, subnet_trunk};
 pub use umad::umad_messages;
 
 /// A target: its name, which is that of its corpus, and its body.
@@ -48,6 +48,7 @@ pub const TARGETS: &[Target] = &[
     ("cm_manager", cm_manager),
     ("subnet_net", subnet_net),
     ("subnet_agents", subnet_agents),
+    ("subnet_trunk", subnet_trunk),
     ("umad_messages", umad_messages),
 ];
 

@@ -1,6 +1,8 @@
 //! A subnet under arbitrary files and arbitrary datagrams.
 
-use feroce_subnet::{MadPacket, Net, Output, PortRef, Subnet};
+use feroce_subnet::{
+    DataRun, MadPacket, Net, Output, PortRef, Subnet, Traffic, TrunkMessage, take_frame,
+};
 use feroce_train::Instant;
 use feroce_wire::mad::MAD_LEN;
 use feroce_wire::{Lid, Pkey, Qkey, Qpn};
@@ -70,5 +72,58 @@ pub fn subnet_agents(bytes: &[u8]) {
                 subnet.refuse(now, at, &packet);
             }
         }
+    }
+}
+
+/// A fabric in two parts.
+const PARTS: &str = "part=a\nSwitch 4 \"A\"\n[1] \"HostA\"[1]\n[2] \"B\"[2]\nHca 1 \"HostA\"\n\
+                     part=b\nSwitch 4 \"B\"\n[1] \"HostB\"[1]\nHca 1 \"HostB\"\n";
+
+/// What another part of a fabric says: each message is written again as it was, and none of them
+/// harms the part that hears it.
+pub fn subnet_trunk(bytes: &[u8]) {
+    let net = Net::parse(PARTS).expect("a topology");
+    let now = Instant::from_nanos(1);
+    let mut subnet = Subnet::of_part(&net, 0);
+    let mut traffic: Traffic<()> = Traffic::new(&subnet, 0);
+    let mut rest = bytes;
+    while let Ok(Some((frame, len))) = take_frame(rest) {
+        if let Some(message) = TrunkMessage::parse(frame) {
+            let mut again = Vec::new();
+            message.emit(&mut again);
+            assert_eq!(rest.get(..len), Some(&again[..]));
+            hear(now, &mut subnet, &mut traffic, message);
+        }
+        rest = &rest[len..];
+        while subnet.poll_output().is_some() {}
+        while traffic.poll_event(&subnet).is_some() {}
+    }
+}
+
+fn hear(
+    now: Instant,
+    subnet: &mut Subnet,
+    traffic: &mut Traffic<()>,
+    message: TrunkMessage<'_>,
+) -> bool {
+    match message {
+        TrunkMessage::Signal(at, signal) => subnet.handle_signal(now, at, signal),
+        TrunkMessage::Datagram(at, hops, packet) => {
+            subnet.handle_packet(now, at, packet, hops.into())
+        }
+        TrunkMessage::Packets(landing, meta, stride, bytes) => {
+            let run = DataRun {
+                slid: meta.src.lid,
+                dlid: meta.dst.lid,
+                sl: meta.sl,
+                pkey: Pkey::DEFAULT,
+                packets: bytes.len().div_ceil(stride.into()) as u32,
+                words: bytes.len() as u64 / 4,
+                longest: bytes.len().min(stride.into()),
+            };
+            traffic.arrive(now, subnet, landing, &run, ())
+        }
+        TrunkMessage::Credit(at, lane, credit) => traffic.hear(now, subnet, (at, lane), credit),
+        _ => true,
     }
 }

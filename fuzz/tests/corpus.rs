@@ -105,6 +105,11 @@ fn subnet_agents() {
 }
 
 #[test]
+fn subnet_trunk() {
+    replay("subnet_trunk");
+}
+
+#[test]
 fn every_folder_has_a_target() {
     let corpus = folder("").parent().expect("the corpus").join("corpus");
     for entry in fs::read_dir(corpus).expect("the corpus") {

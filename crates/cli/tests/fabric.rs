@@ -293,7 +293,6 @@ fn web_of(place: &Place) -> (Child, String) {
     (web, url.to_owned())
 }
 
-/// Two hosts and a switch, whose links no subnet manager has brought up.
 #[test]
 fn a_host_of_an_infiniband_fabric_has_no_device_beside_its_adapter() {
     let place = Place::new("beside");
@@ -302,13 +301,15 @@ fn a_host_of_an_infiniband_fabric_has_no_device_beside_its_adapter() {
         command.env("FEROCE_SUBNET", place.0.join("none")).env("FEROCE_HOST", "HostA");
         command.output().expect("it starts")
     };
-    let output = command(&["perf", "send", "lat", "--both", "-n", "10"]);
+    let both = ["--both", "--address", "127.0.0.1,127.0.0.2"];
+    let output = command(&[&["perf", "send", "lat", "-n", "10"], &both[..]].concat());
     let said = String::from_utf8_lossy(&output.stderr);
     assert!(!output.status.success(), "{said}");
     let what = "this process is HostA of an InfiniBand fabric, which has its adapter and no device";
     assert!(said.contains(what), "{said}");
 }
 
+/// Two hosts and a switch, whose links no subnet manager has brought up.
 #[test]
 fn the_page_draws_an_infiniband_fabric() {
     let place = Place::new("web-ib");

@@ -52,7 +52,7 @@ impl Turn {
 
 /// The arbiter of a port.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Arbiter {
+pub struct Arbiter {
     high: Turn,
     low: Turn,
     /// Bytes of the first table since one of the second had its turn.
@@ -61,7 +61,7 @@ pub(crate) struct Arbiter {
 
 impl Arbiter {
     /// The lane that sends next, of those that are ready, a bit each.
-    pub(crate) fn next(
+    pub fn next(
         &mut self,
         config: &VlArbitration,
         ready: u8,

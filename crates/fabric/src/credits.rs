@@ -12,22 +12,22 @@ const MASK: u16 = 0xfff;
 const AHEAD: u16 = 2048;
 
 /// Blocks of a packet.
-pub(crate) fn blocks(len: u32) -> u16 {
+pub fn blocks(len: u32) -> u16 {
     u16::try_from(len.div_ceil(BLOCK)).unwrap_or(u16::MAX)
 }
 
 /// What a flow control packet says about a lane.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct FlowControl {
+pub struct FlowControl {
     /// Blocks that its sender has sent (FCTBS).
-    pub(crate) sent: u16,
+    pub sent: u16,
     /// Up to which count its receiver may send (FCCL).
-    pub(crate) limit: u16,
+    pub limit: u16,
 }
 
 /// One virtual lane of a port: what it may send, and what it receives.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Lane {
+pub struct CreditLane {
     /// Blocks sent, and up to which count it may send.
     sent: u16,
     limit: u16,
@@ -38,30 +38,30 @@ pub(crate) struct Lane {
     used: u16,
 }
 
-impl Lane {
+impl CreditLane {
     /// After initialization of the link, with empty buffers of so many bytes at both ends.
-    pub(crate) fn new(bytes: u64) -> Self {
+    pub fn new(bytes: u64) -> Self {
         let capacity = u16::try_from(bytes / u64::from(BLOCK)).unwrap_or(u16::MAX);
         Self { sent: 0, limit: capacity.min(AHEAD), received: 0, capacity, used: 0 }
     }
 
     /// The link was initialized again: counters start anew, but the buffer keeps what it holds.
-    pub(crate) fn restart(&mut self) {
+    pub fn restart(&mut self) {
         *self = Self { sent: 0, limit: 0, received: 0, ..*self };
     }
 
     /// Whether a packet of so many blocks may be sent.
-    pub(crate) fn may_send(&self, blocks: u16) -> bool {
+    pub fn may_send(&self, blocks: u16) -> bool {
         self.limit.wrapping_sub(self.sent).wrapping_sub(blocks) & MASK <= AHEAD
     }
 
     /// Such a packet is sent.
-    pub(crate) fn send(&mut self, blocks: u16) {
+    pub fn send(&mut self, blocks: u16) {
         self.sent = self.sent.wrapping_add(blocks) & MASK;
     }
 
     /// A packet arrives. False: it does not fit, which a sender that obeys never causes.
-    pub(crate) fn accept(&mut self, blocks: u16) -> bool {
+    pub fn accept(&mut self, blocks: u16) -> bool {
         if self.capacity - self.used < blocks {
             return false;
         }
@@ -71,24 +71,24 @@ impl Lane {
     }
 
     /// A packet leaves the receive buffer.
-    pub(crate) fn release(&mut self, blocks: u16) {
+    pub fn release(&mut self, blocks: u16) {
         self.used -= blocks;
     }
 
     /// Blocks in the receive buffer.
-    pub(crate) fn used(&self) -> u16 {
+    pub fn used(&self) -> u16 {
         self.used
     }
 
     /// What to tell the peer now.
-    pub(crate) fn flow_control(&self) -> FlowControl {
+    pub fn flow_control(&self) -> FlowControl {
         let free = (self.capacity - self.used).min(AHEAD);
         FlowControl { sent: self.sent, limit: self.received.wrapping_add(free) & MASK }
     }
 
     /// The peer tells how much it has sent and how much it takes. True: blocks were lost, and the
     /// peer should hear of the credits that they free.
-    pub(crate) fn hear(&mut self, flow_control: FlowControl) -> bool {
+    pub fn hear(&mut self, flow_control: FlowControl) -> bool {
         self.limit = flow_control.limit;
         let has_lost = self.received != flow_control.sent;
         self.received = flow_control.sent;
@@ -113,7 +113,7 @@ mod tests {
     fn play(seed: u64, capacity_blocks: u64, loss: f64) -> (u64, u64) {
         let mut rng = fastrand::Rng::with_seed(seed);
         let bytes = capacity_blocks * u64::from(BLOCK);
-        let (mut sender, mut receiver) = (Lane::new(bytes), Lane::new(bytes));
+        let (mut sender, mut receiver) = (CreditLane::new(bytes), CreditLane::new(bytes));
         let (mut there, mut back) = (VecDeque::new(), VecDeque::new());
         let mut held: VecDeque<u16> = VecDeque::new();
         let (mut sent, mut left) = (0, 0);
@@ -177,12 +177,12 @@ mod tests {
 
     #[test]
     fn the_limit_is_exact_and_counters_wrap() {
-        let mut lane = Lane::new(10 * u64::from(BLOCK));
+        let mut lane = CreditLane::new(10 * u64::from(BLOCK));
         assert!(lane.may_send(10) && !lane.may_send(11));
         lane.send(10);
         assert!(!lane.may_send(1));
         // The counters stand just before their end.
-        let mut lane = Lane { sent: 4090, limit: 4, ..lane };
+        let mut lane = CreditLane { sent: 4090, limit: 4, ..lane };
         assert!(lane.may_send(10) && !lane.may_send(11));
         lane.send(10);
         assert_eq!(lane.sent, 4);

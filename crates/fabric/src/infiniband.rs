@@ -4,7 +4,7 @@ use alloc::vec::Vec;
 
 use crate::arbiter::{Arbiter, VlArbitration};
 use crate::buffer::PRIORITIES;
-use crate::credits::Lane;
+use crate::credits::CreditLane;
 
 /// Priority of management packets on InfiniBand: they travel on VL15, which no service level leads
 /// to. VL15 has no credits and a buffer of its own at each port. Its packets go before those of all
@@ -70,7 +70,7 @@ pub(crate) fn priority_outside(lane: u8) -> u8 {
 #[derive(Debug, Default)]
 pub(crate) struct Infiniband {
     /// By port.
-    pub(crate) lanes: Vec<[Lane; PRIORITIES]>,
+    pub(crate) lanes: Vec<[CreditLane; PRIORITIES]>,
     /// Bytes in the buffer for VL15.
     pub(crate) management: Vec<u64>,
     pub(crate) arbiters: Vec<Arbiter>,

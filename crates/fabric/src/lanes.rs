@@ -4,7 +4,7 @@ use alloc::vec;
 use alloc::vec::Vec;
 
 use crate::arbiter::Arbiter;
-use crate::credits::{FlowControl, Lane, blocks};
+use crate::credits::{CreditLane, FlowControl, blocks};
 use crate::fabric::{Event, Fabric, Output};
 use crate::infiniband::{InfinibandConfig, MANAGEMENT_LANE};
 use crate::port::PortId;
@@ -41,7 +41,7 @@ impl<B> Fabric<B> {
 
     pub(crate) fn start_infiniband(&mut self) {
         let Some(config) = &self.config.infiniband else { return };
-        let lane = Lane::new(config.lane_buffer);
+        let lane = CreditLane::new(config.lane_buffer);
         self.infiniband.lanes = vec![[lane; 8]; self.ports.len()];
         self.infiniband.management = vec![0; self.ports.len()];
         self.infiniband.arbiters = vec![Arbiter::default(); self.ports.len()];
@@ -221,7 +221,7 @@ impl<B> Fabric<B> {
     /// A link has come up: both ends count anew.
     pub(crate) fn restart_lanes(&mut self, id: PortId) {
         let Some(lanes) = self.infiniband.lanes.get_mut(id as usize) else { return };
-        lanes.iter_mut().for_each(Lane::restart);
+        lanes.iter_mut().for_each(CreditLane::restart);
         for vl in 0..8 {
             self.update_lane(id, vl, false);
         }

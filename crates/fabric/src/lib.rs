@@ -51,8 +51,9 @@ mod topology;
 mod trees;
 
 pub use agenda::Agenda;
-pub use arbiter::VlArbitration;
+pub use arbiter::{Arbiter, VlArbitration};
 pub use buffer::{BufferConfig, Headroom, PRIORITIES};
+pub use credits::{CreditLane, FlowControl, blocks as credit_blocks};
 pub use ecn::{Ecn, EcnConfig};
 pub use fabric::{Config, Fabric, Output};
 pub use infiniband::{InfinibandConfig, MANAGEMENT};

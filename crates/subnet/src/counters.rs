@@ -27,6 +27,8 @@ pub struct Counters {
     pub rcv_constraint_errors: u64,
     /// Malformed packets received.
     pub rcv_errors: u64,
+    /// Ticks of four nanoseconds during which packets waited and none was sent.
+    pub xmit_wait: u64,
 }
 
 impl Counters {
@@ -56,6 +58,7 @@ impl Counters {
             xmit_constraint_errors: by(self.xmit_constraint_errors, other.xmit_constraint_errors),
             rcv_constraint_errors: by(self.rcv_constraint_errors, other.rcv_constraint_errors),
             rcv_errors: by(self.rcv_errors, other.rcv_errors),
+            xmit_wait: by(self.xmit_wait, other.xmit_wait),
         }
     }
 

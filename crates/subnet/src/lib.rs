@@ -12,7 +12,8 @@
 //! * `pma`: the performance management agent, over the counters of [`Counters`].
 //! * `notify`: notices to the subnet manager, repeated until it represses them.
 //! * [`Switch`]: the forwarding tables, as the subnet manager wrote them.
-//! * [`DataRun`]: packets of queue pairs, which follow the same tables.
+//! * [`Traffic`]: packets of queue pairs, which follow the same tables on lanes with credits.
+//! * `border`: links to nodes that another process runs; [`TrunkMessage`] is what those say.
 //! * [`Programs`]: agents of programs behind ports, as the kernel's management layer has them.
 //!
 //! The subnet manager is a program behind a port, as are all other agents.
@@ -21,6 +22,7 @@
 
 extern crate alloc;
 
+mod border;
 mod counters;
 mod data;
 mod deliver;
@@ -34,12 +36,15 @@ mod packet;
 mod pma;
 mod port;
 mod programs;
+mod signal;
 mod sma;
 mod subnet;
 mod switch;
 mod tap;
+mod traffic;
 mod trap;
 mod travel;
+mod trunk;
 
 pub use counters::Counters;
 pub use data::DataRun;
@@ -48,6 +53,9 @@ pub use node::Node;
 pub use packet::{MadPacket, PortRef};
 pub use port::{Change, Port};
 pub use programs::{FileId, MadAddress, Programs, RegisterError, Registration, SendError, UserMad};
+pub use signal::Signal;
 pub use subnet::{Output, Subnet};
 pub use switch::{Discard, Forward, Switch};
 pub use tap::{Seen, Way};
+pub use traffic::{Landing, Part, Receipt, Traffic, TrafficEvent};
+pub use trunk::{Hello, MAX_FRAME, TooLong, TrunkMessage, take_frame};

@@ -15,8 +15,11 @@ impl Subnet {
         let Some(peer) = self.port(at).and_then(|port| port.peer) else {
             return;
         };
+        // The end of another part is that part's to cut.
         for end in [at, peer] {
-            if let Some(port) = self.port_mut(end) {
+            if self.is_here(end)
+                && let Some(port) = self.port_mut(end)
+            {
                 port.is_cut = !is_up;
             }
         }
@@ -53,41 +56,51 @@ impl Subnet {
             }
             return;
         };
+        if !self.is_here(peer)
+            && let Some(port) = self.port_mut(at).filter(|port| port.is_up())
+        {
+            port.turn = port.turn.wrapping_add(1);
+        }
         for (end, state) in [(at, state), (peer, None)] {
-            let Some(port) = self.port_mut(end) else {
-                continue;
-            };
-            let was_active = port.is_active();
-            if port.is_up() {
-                port.counters.link_downed += 1;
-                port.info.state = PortState::DOWN;
-                port.info.physical_state = port.info.down_default;
-                self.note_state_change(now, end);
-            }
-            if let (Some(port), Some(state)) = (self.port_mut(end), state) {
-                port.info.physical_state = state;
-            }
-            if was_active {
-                self.changed(end, Change::Inactive);
-            }
+            self.lose_link(now, end, state);
         }
         self.train_link(now, at);
     }
 
+    /// A port has no link any more. It goes into a state of its choice, if it has one.
+    pub(crate) fn lose_link(&mut self, now: Instant, at: PortRef, state: Option<PhysicalState>) {
+        let is_here = self.is_here(at);
+        let Some(port) = self.port_mut(at).filter(|_| is_here) else {
+            return;
+        };
+        let was_active = port.is_active();
+        if port.is_up() {
+            port.counters.link_downed += 1;
+            port.info.state = PortState::DOWN;
+            port.info.physical_state = port.info.down_default;
+            self.note_state_change(now, at);
+        }
+        if let (Some(port), Some(state)) = (self.port_mut(at), state) {
+            port.info.physical_state = state;
+        }
+        if was_active {
+            self.changed(at, Change::Inactive);
+        }
+    }
+
     /// Brings a link up if both ends look for each other.
-    fn train_link(&mut self, now: Instant, at: PortRef) {
+    pub(crate) fn train_link(&mut self, now: Instant, at: PortRef) {
         let Some(peer) = self.port(at).and_then(|port| port.peer) else {
             return;
         };
-        let polls = |port: &Port| {
-            !port.is_cut
-                && !port.is_up()
-                && matches!(port.info.physical_state, PhysicalState::POLLING | PhysicalState::SLEEP)
-        };
+        let polls = |port: &Port| port.is_ready() && !port.is_up();
         if ![at, peer].into_iter().all(|end| self.port(end).is_some_and(polls)) {
             return;
         }
         for end in [at, peer] {
+            if !self.is_here(end) {
+                continue;
+            }
             if let Some(port) = self.port_mut(end) {
                 port.info.state = PortState::INIT;
                 port.info.physical_state = PhysicalState::LINK_UP;

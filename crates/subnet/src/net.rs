@@ -13,6 +13,9 @@ const FIRST_ADAPTER: u64 = 0x10_0000;
 /// GUID of the first switch without one of its own.
 const FIRST_SWITCH: u64 = 0x20_0000;
 
+/// Most letters of the name of a part.
+pub(crate) const MAX_PART: usize = 32;
+
 /// What a node is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum NodeKind {
@@ -39,6 +42,8 @@ pub struct NetNode {
     pub system_guid: u64,
     /// IP address of the first port of an adapter, if the file says one.
     pub address: Option<IpAddr>,
+    /// The part of the fabric that runs it: an index into [`Net::parts`]; 0 if there are none.
+    pub part: usize,
 }
 
 /// A link between two ports.
@@ -57,6 +62,8 @@ pub struct Net {
     pub nodes: Vec<NetNode>,
     /// The links.
     pub links: Vec<NetLink>,
+    /// The names of the parts that run in processes of their own; empty: one process runs all.
+    pub parts: Vec<String>,
 }
 
 /// What is wrong with a file.
@@ -77,6 +84,10 @@ pub enum NetErrorKind {
     SameAddress(IpAddr),
     /// A switch with an address.
     SwitchAddress,
+    /// A part without a usable name.
+    Part(String),
+    /// The first part begins below a node, which is in none.
+    LatePart,
     /// A link line that is not `[PORT] "NAME"[PORT]`.
     Link,
     /// A link before any node.
@@ -114,6 +125,13 @@ impl fmt::Display for NetErrorKind {
             }
             Self::SameAddress(ip) => write!(f, "another node has the address {ip}"),
             Self::SwitchAddress => f.write_str("ports of adapters have addresses, switches none"),
+            Self::Part(text) => write!(
+                f,
+                "`{text}` is no name of a part: at most {MAX_PART} letters, digits and `_-.`"
+            ),
+            Self::LatePart => {
+                f.write_str("the nodes above are in no part: begin the file with `part=NAME`")
+            }
             Self::Link => f.write_str("a link is written `[1] \"Name\"[2]`"),
             Self::Stray => f.write_str("a link belongs to the node above it, and there is none"),
             Self::SameName(name) => write!(f, "another node has the name \"{name}\""),
@@ -156,6 +174,31 @@ impl Net {
         by_name.or_else(|| self.nodes.iter().position(|node| node.description == name))
     }
 
+    /// A number that two processes compare to see whether they have read the same nodes and links.
+    pub fn digest(&self) -> u64 {
+        let mut digest = Digest::default();
+        for node in &self.nodes {
+            let switch = u64::from(node.kind == NodeKind::Switch);
+            let numbers = [switch, node.ports.into(), node.guid, node.system_guid];
+            numbers.into_iter().for_each(|number| digest.add(&number.to_be_bytes()));
+            digest.add(node.name.as_bytes());
+            digest.add(node.description.as_bytes());
+            digest.add(self.parts.get(node.part).map_or(&[][..], |name| name.as_bytes()));
+            match node.address {
+                Some(IpAddr::V4(ip)) => digest.add(&ip.octets()),
+                Some(IpAddr::V6(ip)) => digest.add(&ip.octets()),
+                None => digest.add(&[]),
+            }
+        }
+        for NetLink { ends, width } in &self.links {
+            for PortRef { node, port } in ends {
+                digest.add(&(*node as u64).to_be_bytes());
+                digest.add(&[*port, *width]);
+            }
+        }
+        digest.0
+    }
+
     /// Gives a GUID to nodes that have none: adapters and switches are counted apart.
     pub(crate) fn number(&mut self) {
         let (mut adapter, mut switch) = (FIRST_ADAPTER, FIRST_SWITCH);
@@ -175,6 +218,23 @@ impl Net {
             if node.system_guid == 0 {
                 node.system_guid = node.guid;
             }
+        }
+    }
+}
+
+/// FNV-1a of fields, each with its length.
+struct Digest(u64);
+
+impl Default for Digest {
+    fn default() -> Self {
+        Self(0xcbf2_9ce4_8422_2325)
+    }
+}
+
+impl Digest {
+    fn add(&mut self, field: &[u8]) {
+        for byte in (field.len() as u64).to_be_bytes().iter().chain(field) {
+            self.0 = (self.0 ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3);
         }
     }
 }

@@ -7,7 +7,8 @@
 //! ```
 //!
 //! One property is ours: `address=10.91.0.1` is the IP address of the first port of the adapter
-//! below, by which connection management finds it.
+//! below, by which connection management finds it. A line `part=east` begins a part of a fabric
+//! that runs in several processes: the nodes below are in it, up to the next such line.
 
 use alloc::borrow::ToOwned as _;
 use alloc::collections::BTreeMap;
@@ -15,7 +16,7 @@ use alloc::string::String;
 use alloc::vec::Vec;
 use core::net::IpAddr;
 
-use crate::net::{Net, NetError, NetErrorKind, NetLink, NetNode, NodeKind};
+use crate::net::{MAX_PART, Net, NetError, NetErrorKind, NetLink, NetNode, NodeKind};
 use crate::packet::PortRef;
 
 /// The most ports of a node: port 255 means all ports.
@@ -40,6 +41,8 @@ struct Reader<'a> {
     guid: u64,
     system_guid: u64,
     address: Option<IpAddr>,
+    /// The part that the nodes below are in.
+    part: usize,
 }
 
 impl Net {
@@ -92,6 +95,9 @@ impl<'a> Reader<'a> {
             self.address = Some(address);
             return Ok(());
         }
+        if word == "part" {
+            return self.begin_part(value);
+        }
         // ibnetdiscover adds the GUID of the port in parentheses.
         let digits = value.split('(').next().unwrap_or_default().trim();
         let digits = digits.strip_prefix("0x").unwrap_or(digits);
@@ -102,6 +108,23 @@ impl<'a> Reader<'a> {
             "sysimgguid" => self.system_guid = number,
             "vendid" | "devid" => {}
             _ => return Err(NetErrorKind::Unknown(word.to_owned())),
+        }
+        Ok(())
+    }
+
+    /// The nodes below are in a part; it may have begun further up.
+    fn begin_part(&mut self, name: &str) -> Result<(), NetErrorKind> {
+        let fits = |c: char| c.is_ascii_alphanumeric() || "_-.".contains(c);
+        if name.is_empty() || name.len() > MAX_PART || !name.chars().all(fits) {
+            return Err(NetErrorKind::Part(name.to_owned()));
+        }
+        if self.net.parts.is_empty() && !self.net.nodes.is_empty() {
+            return Err(NetErrorKind::LatePart);
+        }
+        let known = self.net.parts.iter().position(|part| part == name);
+        self.part = known.unwrap_or(self.net.parts.len());
+        if known.is_none() {
+            self.net.parts.push(name.to_owned());
         }
         Ok(())
     }
@@ -134,6 +157,7 @@ impl<'a> Reader<'a> {
             guid: core::mem::take(&mut self.guid),
             system_guid: core::mem::take(&mut self.system_guid),
             address,
+            part: self.part,
         });
         self.lines.push(line);
         Ok(())

@@ -23,6 +23,8 @@ pub struct Node {
     pub(crate) ports: Vec<Port>,
     pub(crate) switch: Option<Switch>,
     pub(crate) traps: Traps,
+    /// The part of the fabric that runs it, if that is another one.
+    pub(crate) elsewhere: Option<usize>,
 }
 
 impl Node {
@@ -54,7 +56,13 @@ impl Node {
             ports: (0..=net.ports).map(port).collect(),
             switch,
             traps: Traps::default(),
+            elsewhere: None,
         }
+    }
+
+    /// Whether this subnet runs it, and not another part of the fabric.
+    pub fn is_here(&self) -> bool {
+        self.elsewhere.is_none()
     }
 
     /// Its name in the file.

@@ -16,6 +16,8 @@ use crate::port::Port;
 const ALL_PORTS: u8 = 255;
 /// Counters of 64 bits, those of packets by kind included.
 const EXTENDED_WIDTH: u16 = 1 << 9;
+/// PortCounters count how long packets wait for credits.
+const XMIT_WAIT: u16 = 1 << 12;
 /// Port 255 means all ports.
 const ALL_PORT_SELECT: u16 = 1 << 8;
 
@@ -48,7 +50,7 @@ fn class_port_info(node: &Node, response: &mut PmMad) -> Status {
     let info = ClassPortInfo {
         base_version: BASE_VERSION,
         class_version: 1,
-        capability_mask: EXTENDED_WIDTH | all,
+        capability_mask: EXTENDED_WIDTH | XMIT_WAIT | all,
         ..ClassPortInfo::default()
     };
     fill(response, &info.to_bytes());
@@ -130,6 +132,8 @@ fn short(total: &Counters, request: &PortCounters) -> PortCounters {
         rcv_data: narrow(total.rcv_words),
         xmit_packets: narrow(total.unicast_xmit + total.multicast_xmit),
         rcv_packets: narrow(total.unicast_rcv + total.multicast_rcv),
+        xmit_wait: narrow(total.xmit_wait),
+        counter_select_2: request.counter_select_2,
         ..PortCounters::default()
     }
 }
@@ -158,6 +162,9 @@ fn reset(port: &mut Port, request: &PortCounters) {
     set(14, &mut start.multicast_xmit, now.multicast_xmit, 0);
     set(15, &mut start.unicast_rcv, now.unicast_rcv, request.rcv_packets.into());
     set(15, &mut start.multicast_rcv, now.multicast_rcv, 0);
+    if request.counter_select_2 & 1 != 0 {
+        start.xmit_wait = now.xmit_wait.wrapping_sub(request.xmit_wait.into());
+    }
 }
 
 /// The same for the counters of 64 bits. The packets of all kinds are the sum of the two kinds, so

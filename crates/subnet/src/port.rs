@@ -67,6 +67,9 @@ pub struct Port {
     pub(crate) baselines: Baselines,
     /// When the protection by the M_Key ends.
     pub(crate) lease_ends: Option<Instant>,
+    /// How often it went down by itself, as far as the other end of a link between parts needs to
+    /// know.
+    pub(crate) turn: u32,
 }
 
 impl Port {
@@ -125,6 +128,7 @@ impl Port {
             counters: Counters::default(),
             baselines: Baselines::default(),
             lease_ends: None,
+            turn: 0,
         }
     }
 
@@ -183,6 +187,12 @@ impl Port {
             self.lease_ends = None;
             self.info.m_key_protect = 0;
         }
+    }
+
+    /// Whether it looks for the other end of its link, or has found it.
+    pub(crate) fn is_ready(&self) -> bool {
+        let looks = [PhysicalState::POLLING, PhysicalState::SLEEP, PhysicalState::LINK_UP];
+        !self.is_cut && looks.contains(&self.info.physical_state)
     }
 
     /// Whether packets of subnet management pass.

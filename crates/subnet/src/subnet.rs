@@ -6,22 +6,26 @@ use alloc::vec::Vec;
 use feroce_train::Instant;
 use feroce_wire::mad::{CapabilityChange, PhysicalState, PortState, TrapNumber, capability};
 
-use crate::net::{Net, NetLink};
+use crate::net::{Net, NetLink, NetNode};
 use crate::node::Node;
 use crate::notify::KIND_MANAGEMENT;
 use crate::packet::{MadPacket, PortRef};
 use crate::port::{Change, Port, width_code};
+use crate::signal::{Border, Signal};
 use crate::sma::Effect;
-use crate::tap::{Seen, Watched, Way};
+use crate::tap::{Seen, Watched};
 
 /// What [`Subnet::poll_output`] reports.
 #[derive(Clone, PartialEq, Eq, Debug)]
-#[expect(clippy::large_enum_variant, reason = "most are datagrams")]
 pub enum Output {
     /// A datagram reaches the programs behind a port of an adapter.
     Received(PortRef, MadPacket),
     /// Something has changed at a port of an adapter.
     Changed(PortRef, Change),
+    /// A datagram leaves for a port of another part of the fabric, after so many hops.
+    Leaves(PortRef, MadPacket, u32),
+    /// A port of another part has this to hear of the end of its link that is here.
+    Signal(PortRef, Signal),
 }
 
 /// A packet at a port, on its way in.
@@ -47,20 +51,44 @@ pub struct Subnet {
     deadlines: BTreeMap<usize, Instant>,
     /// What captures want to see.
     pub(crate) watched: Watched,
+    /// Links to other parts.
+    pub(crate) borders: Vec<Border>,
 }
 
 impl Subnet {
     /// A subnet whose links are up and that no subnet manager has seen.
     pub fn new(net: &Net) -> Self {
-        let mut nodes: Vec<Node> = net.nodes.iter().map(Node::new).collect();
+        Self::with_nodes(net, net.nodes.iter().map(Node::new).collect())
+    }
+
+    /// A part of a subnet. Its links to other parts are down until those say that they are there;
+    /// see [`Subnet::handle_signal`].
+    pub fn of_part(net: &Net, part: usize) -> Self {
+        let node = |of: &NetNode| {
+            let elsewhere = Some(of.part).filter(|&other| other != part);
+            Node { elsewhere, ..Node::new(of) }
+        };
+        Self::with_nodes(net, net.nodes.iter().map(node).collect())
+    }
+
+    fn with_nodes(net: &Net, mut nodes: Vec<Node>) -> Self {
+        let mut borders = Vec::new();
         for NetLink { ends: [a, b], width } in &net.links {
-            for (end, peer) in [(a, b), (b, a)] {
+            let [is_a_here, is_b_here] =
+                [a, b].map(|end| nodes.get(end.node).is_some_and(Node::is_here));
+            for (end, peer, is_here) in [(a, b, is_a_here), (b, a, is_b_here)] {
                 let port = nodes.get_mut(end.node).and_then(|node| node.port_mut(end.port));
-                if let Some(port) = port {
-                    port.peer = Some(*peer);
-                    port.info.link_width_active = width_code(*width);
+                let Some(port) = port else { continue };
+                port.peer = Some(*peer);
+                port.info.link_width_active = width_code(*width);
+                if is_a_here && is_b_here {
                     port.info.state = PortState::INIT;
                     port.info.physical_state = PhysicalState::LINK_UP;
+                } else if is_here {
+                    borders.push(Border { here: *end, there: *peer, told: None });
+                } else {
+                    // Nothing is known of it yet.
+                    port.info.physical_state = PhysicalState::DISABLED;
                 }
             }
         }
@@ -72,6 +100,7 @@ impl Subnet {
             touched: Vec::new(),
             deadlines: BTreeMap::new(),
             watched: Watched::default(),
+            borders,
         }
     }
 
@@ -86,12 +115,6 @@ impl Subnet {
     /// The next management datagram that has passed a port that is watched.
     pub fn poll_seen(&mut self) -> Option<Seen> {
         self.watched.seen.pop_front()
-    }
-
-    /// The ports that are watched and that packets of data have passed since the last call, in the
-    /// order in which they did.
-    pub fn take_passed(&mut self) -> Vec<(PortRef, Way)> {
-        core::mem::take(&mut self.watched.data)
     }
 
     /// The nodes, in the order of the file.
@@ -182,7 +205,7 @@ impl Subnet {
             } else if let Some(node) = self.touched.pop() {
                 self.send_traps(now, node);
             } else {
-                return;
+                return self.tell_borders();
             }
         }
     }

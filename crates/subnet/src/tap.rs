@@ -1,7 +1,6 @@
 //! Copies of the packets that pass a port, for captures.
 
 use alloc::collections::{BTreeSet, VecDeque};
-use alloc::vec::Vec;
 
 use crate::packet::{MadPacket, PortRef};
 
@@ -33,7 +32,6 @@ pub struct Seen {
 pub(crate) struct Watched {
     pub(crate) ports: BTreeSet<PortRef>,
     pub(crate) seen: VecDeque<Seen>,
-    pub(crate) data: Vec<(PortRef, Way)>,
 }
 
 impl Watched {
@@ -41,13 +39,6 @@ impl Watched {
     pub(crate) fn management(&mut self, at: PortRef, way: Way, packet: &MadPacket) {
         if self.ports.contains(&at) && self.seen.len() < MAX_SEEN {
             self.seen.push_back(Seen { at, way, packet: packet.clone() });
-        }
-    }
-
-    /// Packets of data pass a port.
-    pub(crate) fn data(&mut self, at: PortRef, way: Way) {
-        if self.ports.contains(&at) && self.data.len() < MAX_SEEN {
-            self.data.push((at, way));
         }
     }
 }

@@ -6,7 +6,7 @@ use feroce_wire::{Lid, Qpn};
 
 use crate::directed::{Hop, take_hop};
 use crate::packet::{MadPacket, PortRef};
-use crate::subnet::{Arrival, Subnet};
+use crate::subnet::{Arrival, Output, Subnet};
 use crate::switch::Forward;
 use crate::tap::Way;
 
@@ -111,7 +111,10 @@ impl Subnet {
         }
         port.counters.sent(1, packet.words(), packet.dlid.is_multicast());
         self.watched.management(at, Way::Sent, &packet);
-        self.arrivals.push_back(Arrival { at: peer, packet, hops: hops + 1 });
+        match self.is_here(peer) {
+            true => self.arrivals.push_back(Arrival { at: peer, packet, hops: hops + 1 }),
+            false => self.outputs.push_back(Output::Leaves(peer, packet, hops + 1)),
+        }
     }
 
     /// A packet arrives at a port.

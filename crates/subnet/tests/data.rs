@@ -1,6 +1,6 @@
 //! Packets of data on their way through switches.
 
-use feroce_subnet::{Counters, DataRun, PortRef, Way};
+use feroce_subnet::{Counters, DataRun, PortRef, Traffic, TrafficEvent, Way};
 use feroce_wire::mad::{Attribute, Method, PortInfo};
 use feroce_wire::{Lid, Pkey};
 
@@ -23,10 +23,42 @@ fn counters(bench: &Bench, name: &str, port: u8) -> Counters {
     *bench.subnet.port(bench.port(name, port)).expect("a port").counters()
 }
 
+/// Has Host1 send a run. Returns the ports of adapters that it reaches.
+fn carry(bench: &mut Bench, run: &DataRun) -> Vec<PortRef> {
+    events(bench, run)
+        .into_iter()
+        .filter_map(|event| match event {
+            TrafficEvent::Arrived(at, ..) => Some(at),
+            _ => None,
+        })
+        .collect()
+}
+
+fn events(bench: &mut Bench, run: &DataRun) -> Vec<TrafficEvent<()>> {
+    let mut traffic = Traffic::new(&bench.subnet, 0);
+    traffic.send(bench.now, &mut bench.subnet, bench.host1, run, ());
+    let events: Vec<_> = std::iter::from_fn(|| traffic.poll_event(&bench.subnet)).collect();
+    let left = |event: &TrafficEvent<()>| match event {
+        TrafficEvent::Left(part) => part.count,
+        _ => 0,
+    };
+    assert_eq!(events.iter().map(left).sum::<u32>(), run.packets, "every packet leaves once");
+    events
+}
+
+/// Ports that are watched and that a run has passed.
+fn passed(bench: &mut Bench, run: &DataRun) -> Vec<(PortRef, Way)> {
+    let passed = events(bench, run).into_iter().filter_map(|event| match event {
+        TrafficEvent::Passed(at, way, _) => Some((at, way)),
+        _ => None,
+    });
+    passed.collect()
+}
+
 /// What carrying a run has added at a port.
 fn added(bench: &mut Bench, run: &DataRun, name: &str, port: u8) -> (Vec<PortRef>, [u64; 5]) {
     let before = counters(bench, name, port);
-    let reached = bench.subnet.carry(bench.host1, run);
+    let reached = carry(bench, run);
     let after = counters(bench, name, port);
     let of = |c: Counters| [c.unicast_xmit, c.xmit_words, c.unicast_rcv, c.rcv_words, discards(c)];
     let (before, after) = (of(before), of(after));
@@ -83,10 +115,11 @@ fn packets_that_may_not_pass_are_dropped_where_that_is_found() {
     bench.subnet.set_link(bench.now, leaf, true);
     assert_eq!(added(&mut bench, &run(8), "Leaf1", 8), dropped, "a link that is not active yet");
     let mut bench = Bench::up();
-    assert_eq!(bench.subnet.carry(bench.host1, &run(8)), [host4]);
+    assert_eq!(carry(&mut bench, &run(8)), [host4]);
     let mut fresh = Bench::new();
     assert_eq!(added(&mut fresh, &run(8), "Host1", 1), dropped, "no subnet manager yet");
-    assert_eq!(fresh.subnet.carry(PortRef { node: 99, port: 1 }, &run(8)), []);
+    fresh.host1.node = 99;
+    assert_eq!(carry(&mut fresh, &run(8)), []);
 }
 
 #[test]
@@ -94,7 +127,7 @@ fn switches_enforce_partitions_and_lanes() {
     let mut bench = Bench::up();
     let other = DataRun { pkey: Pkey(0x8005), ..run(8) };
     let host4 = bench.port("Host4", 1);
-    assert_eq!(bench.subnet.carry(bench.host1, &other), [host4], "no switch enforces it");
+    assert_eq!(carry(&mut bench, &other), [host4], "no switch enforces it");
     let path = &[1][..];
     let smp = bench.ask(path, Method::GET, Attribute::PORT_INFO, 1, &[]).expect("an answer");
     let (info, _) = PortInfo::parse(&smp.data).expect("whole");
@@ -105,12 +138,12 @@ fn switches_enforce_partitions_and_lanes() {
         bench.ask(path, Method::SET, set, 1, &info.to_bytes()).expect("an answer");
     };
     set(&mut bench, PortInfo { partition_enforcement_inbound: true, ..info });
-    assert_eq!(bench.subnet.carry(bench.host1, &other), []);
+    assert_eq!(carry(&mut bench, &other), []);
     assert_eq!(counters(&bench, "Leaf1", 1).rcv_constraint_errors, 3);
-    assert_eq!(bench.subnet.carry(bench.host1, &run(8)), [host4]);
+    assert_eq!(carry(&mut bench, &run(8)), [host4]);
     // Service level 9 has lane 1 of eight lanes; with one lane it has none.
     let level = DataRun { sl: 9, ..run(8) };
-    assert_eq!(bench.subnet.carry(bench.host1, &level), [host4]);
+    assert_eq!(carry(&mut bench, &level), [host4]);
     let uplink = bench.ask(path, Method::GET, Attribute::PORT_INFO, 8, &[]).expect("an answer");
     let (uplink, _) = PortInfo::parse(&uplink.data).expect("whole");
     let uplink = PortInfo {
@@ -121,9 +154,9 @@ fn switches_enforce_partitions_and_lanes() {
     };
     let set = Attribute::PORT_INFO;
     bench.ask(path, Method::SET, set, 8, &uplink.to_bytes()).expect("an answer");
-    assert_eq!(bench.subnet.carry(bench.host1, &level), []);
+    assert_eq!(carry(&mut bench, &level), []);
     assert_eq!(counters(&bench, "Leaf1", 8).xmit_discards, 3);
-    assert_eq!(bench.subnet.carry(bench.host1, &run(8)), [host4]);
+    assert_eq!(carry(&mut bench, &run(8)), [host4]);
 }
 
 #[test]
@@ -133,13 +166,10 @@ fn what_passes_a_watched_port_is_copied() {
     bench.subnet.watch(inner, true);
     bench.subnet.watch(outer, true);
     while bench.subnet.poll_seen().is_some() {}
-    bench.subnet.carry(bench.host1, &run(8));
-    let passed = [(outer, Way::Received), (inner, Way::Sent)];
-    assert_eq!(bench.subnet.take_passed(), passed);
+    let expected = [(outer, Way::Received), (inner, Way::Sent)];
+    assert_eq!(passed(&mut bench, &run(8)), expected);
     bench.subnet.watch(outer, false);
-    bench.subnet.carry(bench.host1, &run(8));
-    assert_eq!(bench.subnet.take_passed(), [(inner, Way::Sent)]);
+    assert_eq!(passed(&mut bench, &run(8)), [(inner, Way::Sent)]);
     bench.subnet.watch(inner, false);
-    bench.subnet.carry(bench.host1, &run(8));
-    assert!(bench.subnet.take_passed().is_empty());
+    assert!(passed(&mut bench, &run(8)).is_empty());
 }

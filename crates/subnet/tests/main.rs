@@ -3,5 +3,8 @@
 mod agents;
 mod common;
 mod data;
+mod malformed;
 mod nets;
+mod parts;
 mod programs;
+mod traffic;

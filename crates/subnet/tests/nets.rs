@@ -44,6 +44,22 @@ Ca 2 "H-0002c90000000001"  # "host HCA-1"
 }
 
 #[test]
+fn parts_begin_with_a_line_of_their_own() {
+    let text =
+        "part=east\nHca 1 \"a\"\nHca 1 \"b\"\npart = west\nHca 1 \"c\"\npart=east\nHca 1 \"d\"";
+    let net = Net::parse(text).expect("a topology");
+    assert_eq!(net.parts, ["east", "west"]);
+    assert_eq!(net.nodes.iter().map(|node| node.part).collect::<Vec<_>>(), [0, 0, 1, 0]);
+    // Comments and blanks make no other topology; a name, a link or a part does.
+    let digest = |text: &str| Net::parse(text).expect("a topology").digest();
+    assert_eq!(digest(text), digest(&format!("# a comment\n{text}\n")));
+    for other in [text.replace("\"b\"", "\"e\""), text.replacen("east", "west", 1)] {
+        assert_ne!(digest(text), digest(&other));
+    }
+    assert_ne!(digest(text), digest(&format!("{text}\n[1] \"a\"[1]")));
+}
+
+#[test]
 fn errors_name_the_line() {
     let error = |text: &str| Net::parse(text).expect_err(text);
     let name = |name: &str| name.to_owned();
@@ -72,6 +88,9 @@ fn errors_name_the_line() {
         ("Hca 3 \"a\"\n[1] \"a\"[2]\n[1] \"a\"[3]", 3, NetErrorKind::Twice(name("a"), 1)),
         ("Hca 3 \"a\"\n[1] \"a\"[2]\n[3] \"a\"[2]", 3, NetErrorKind::Twice(name("a"), 2)),
         ("Hca 2 \"a\"\n[1] \"a\"[2] w=3", 2, NetErrorKind::Width(name("3"))),
+        ("part=\nHca 1 \"a\"", 1, NetErrorKind::Part(name(""))),
+        ("part=a/b\nHca 1 \"a\"", 1, NetErrorKind::Part(name("a/b"))),
+        ("Hca 1 \"a\"\npart=b\nHca 1 \"c\"", 2, NetErrorKind::LatePart),
         ("address=10.91\nHca 1 \"a\"", 1, NetErrorKind::Address(name("10.91"))),
         ("address=224.0.0.1\nHca 1 \"a\"", 1, NetErrorKind::Address(name("224.0.0.1"))),
         ("address=10.91.0.1\nSwitch 1 \"a\"", 2, NetErrorKind::SwitchAddress),

@@ -130,6 +130,22 @@ fn commands_of_feroce_connect_by_address() {
         (format!("{feroce} rping -s -C 3 -v"), format!("{feroce} rping -c -C 3 -v -a 127.93.0.4"));
     let [server, client] = pair(&fabric, TCP + 7174, &server, &client);
     assert!(server.contains("rdma-ping-2") && client.contains("rdma-ping-2"), "{server}{client}");
+    // A disk of one host is written by a second and read by a third.
+    let serving = format!("{feroce} disk serve --memory 1M --listen 127.93.0.4");
+    let mut target = serve(&fabric, "Host4", &serving, TCP + 4420);
+    let (from, to) = (fabric.folder.join("from"), fabric.folder.join("to"));
+    let data: Vec<u8> = (0..50 * 512).map(|i| (i % 251) as u8).collect();
+    std::fs::write(&from, &data).expect("a file");
+    let write = format!("{feroce} disk write 127.93.0.4 --offset 8K {}", from.display());
+    let (text, status) = fabric.run("Host1", &write);
+    assert_eq!(status, 0, "{text}");
+    let part = "--offset 8K --length 25600 -o";
+    let read = format!("{feroce} disk read 127.93.0.4 {part} {}", to.display());
+    let (text, status) = fabric.run("Host2", &read);
+    assert_eq!(status, 0, "{text}");
+    assert!(std::fs::read(&to).expect("a file") == data, "other bytes");
+    signal(&children(target.id()), "KILL");
+    target.wait().expect("it ends");
 }
 
 #[test]
@@ -272,6 +288,41 @@ fn groups_are_joined_by_gid_as_those_of_ipoib_and_only_to_send() {
     // A program with another queue key is refused.
     let (text, _) = fabric.run("Host1", "mckey -M ff12:401b:ffff::1 -b 127.98.0.1 -s");
     assert!(text.contains("RDMA_CM_EVENT_MULTICAST_ERROR, error: -22"), "{text}");
+}
+
+#[test]
+fn a_member_that_only_sends_receives_nothing() {
+    if !has("mckey", "rdmacm-utils") {
+        return;
+    }
+    let fabric = Fabric::up_with("ib-send-only", FT4, &["--addresses", "127.100", "--sm"]);
+    let receive = |host: &str, words: &str| {
+        let command = format!("mckey -m 239.1.2.3 {words}");
+        program(&fabric, host, &command).spawn().expect("it starts")
+    };
+    let mut deaf = receive("Host4", "-o -b 127.100.0.4");
+    let members = [receive("Host3", "-b 127.100.0.3"), receive("Host2", "-b 127.100.0.2")];
+    // opensm sends packets to ports that joined only to send (state 8), too: both of Leaf2.
+    wait_until(|| ports(&fabric, "Leaf1").is_some());
+    wait_until(|| ports(&fabric, "Leaf2").is_some_and(|mask| mask.ends_with('6')));
+    let sender = program(&fabric, "Host1", "mckey -m 239.1.2.3 -b 127.100.0.1 -s").output();
+    said(sender.expect("it ran"));
+    for member in members {
+        let text = said(member.wait_with_output().expect("it ran"));
+        assert!(text.contains("data transfers complete"), "{text}");
+    }
+    let reached = || {
+        let command = format!("perfquery -x {} 2", lid(&fabric, "Leaf2"));
+        let (text, status) = fabric.run("Host1", &command);
+        assert_eq!(status, 0, "{text}");
+        let line = text.lines().find_map(|line| line.strip_prefix("PortMulticastXmitPkts:"));
+        line.expect("a count").trim_start_matches('.').parse::<u64>().expect("a number")
+    };
+    wait_until(|| reached() >= 10);
+    // A program that had received ten messages would have ended; this one's queue pair is in no
+    // group.
+    assert!(deaf.try_wait().expect("a child").is_none(), "it waits for messages");
+    kill(&mut deaf);
 }
 
 /// Whether a switch forwards packets of some group; `None` if it did not answer in time.

@@ -42,12 +42,17 @@ pub(crate) fn program(fabric: &Fabric, host: &str, program: &str) -> Command {
 
 /// Runs a program on Host4, and on Host1 as its client, both with the same options. What the client
 /// said is returned.
-fn pair(fabric: &Fabric, words: &str, port: u16) -> String {
+pub(crate) fn pair(fabric: &Fabric, words: &str, port: u16) -> String {
     pair_hosts(fabric, ["Host1", "Host4"], words, port)
 }
 
 /// The same on other hosts, the client's first.
-fn pair_hosts(fabric: &Fabric, [client, server]: [&str; 2], words: &str, port: u16) -> String {
+pub(crate) fn pair_hosts(
+    fabric: &Fabric,
+    [client, server]: [&str; 2],
+    words: &str,
+    port: u16,
+) -> String {
     let words = format!("{words} -p {port}");
     let server = program(fabric, server, &words).spawn().expect("it starts");
     wait_until(|| is_listened_on(port));
@@ -58,13 +63,18 @@ fn pair_hosts(fabric: &Fabric, [client, server]: [&str; 2], words: &str, port: u
 }
 
 /// Packets that a port has sent.
-fn sent(fabric: &Fabric, port: &str) -> u64 {
+pub(crate) fn sent(fabric: &Fabric, port: &str) -> u64 {
     column(fabric, port, 3)
 }
 
 /// Packets that a port has dropped.
-fn discards(fabric: &Fabric, port: &str) -> u64 {
+pub(crate) fn discards(fabric: &Fabric, port: &str) -> u64 {
     column(fabric, port, 5)
+}
+
+/// Ticks during which a port had packets and could send none.
+pub(crate) fn waits(fabric: &Fabric, port: &str) -> u64 {
+    column(fabric, port, 6)
 }
 
 fn column(fabric: &Fabric, port: &str, n: usize) -> u64 {
@@ -154,6 +164,48 @@ fn pingpongs_run_by_lid_between_switches() {
     assert!(sent(&fabric, "Spine2:2") > before + 1000, "{}", fabric.done(&["status"]));
     // Processes that have ended have left the adapter.
     wait_until(|| fabric.programs("Host4") == 0);
+}
+
+#[test]
+fn commands_of_feroce_run_by_lid() {
+    if !has("ibv_rc_pingpong", "ibverbs-utils") {
+        return;
+    }
+    let fabric = Fabric::up("ib-own", FT4);
+    let feroce = common::command().display().to_string();
+    for early in ["rc-pingpong --both", "perf send lat --both -n 10"] {
+        let (said, status) = fabric.run("Host4", &format!("{feroce} {early}"));
+        assert!(status == 1 && said.contains("the port has no LID yet"), "{early}: {said}");
+    }
+    let _opensm = fabric.opensm("Host1", "-l 1");
+    let before = sent(&fabric, "Leaf2:2");
+    for (words, expected) in [
+        ("rc-pingpong -n 200", "remote address: LID 0x000e, "),
+        ("uc-pingpong -n 200", "GID ::"),
+        ("ud-pingpong -n 200", "GID ::"),
+        ("srq-pingpong -n 200 -q 4", "LID 0x000e"),
+        // A GRH beside the LIDs.
+        ("rc-pingpong -n 50 -g 0", "GID fe80::10:7"),
+        ("ud-pingpong -n 50 -g 0", "GID fe80::10:7"),
+        ("perf write bw -n 100 -s 64K", "LID 2 -> LID 14"),
+        ("perf send lat -n 100 -c uc", "LID 2 -> LID 14"),
+        ("perf send bw -n 100 -s 1K -c ud -x 0", "LID 2 -> LID 14"),
+        ("perf read bw -n 100 -q 2 -R", "LID 2 -> LID 14"),
+    ] {
+        let said = pair(&fabric, &format!("{feroce} {words}"), 18636);
+        assert!(said.contains(expected), "{words}: {said}");
+    }
+    assert!(sent(&fabric, "Leaf2:2") > before + 1000, "{}", fabric.done(&["status"]));
+    for both in ["ud-pingpong --both -n 10", "perf write lat --both -n 10"] {
+        let (said, status) = fabric.run("Host4", &format!("{feroce} {both}"));
+        assert_eq!(status, 0, "{both}: {said}");
+    }
+    // The original at the other end.
+    let server = program(&fabric, "Host4", "ibv_rc_pingpong -n 100 -p 18637").spawn();
+    wait_until(|| is_listened_on(18637));
+    let client = format!("{feroce} rc-pingpong -n 100 -p 18637 127.0.0.1");
+    said(program(&fabric, "Host1", &client).output().expect("it ran"));
+    said(server.expect("it starts").wait_with_output().expect("it ran"));
 }
 
 #[test]

@@ -16,7 +16,7 @@ Examples:
   feroce fabric link h3:0 rate 10G
 
 A port is a node and the number of the port there; `feroce fabric status` names them. The change is
-to the link behind it, in both directions.";
+to the link behind it, in both directions. Links of InfiniBand lose nothing, so they take no loss.";
 
 /// Options.
 #[derive(Debug, clap::Args)]

@@ -33,11 +33,6 @@ impl Run {
         self.bytes.get(start..end.min(self.bytes.len())).unwrap_or_default()
     }
 
-    /// All packets, one after the other.
-    pub(super) fn bytes(&self) -> &[u8] {
-        &self.bytes
-    }
-
     pub(super) fn stride(&self) -> usize {
         self.stride
     }

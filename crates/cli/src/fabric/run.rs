@@ -71,6 +71,10 @@ pub(super) fn run(args: &Args, place: &Place) -> anyhow::Result<ExitCode> {
 /// Runs a program on a host of an InfiniBand fabric.
 fn run_in_subnet(args: &Args, place: &Place, status: &SubnetStatus) -> anyhow::Result<ExitCode> {
     if !status.hosts().any(|host| host == args.host) {
+        if let Some(part) = status.part_of(&args.host) {
+            let why = format!("{} is in part {part}: run it where that part runs", args.host);
+            return Ok(refuse(&why));
+        }
         let (host, names) = (&args.host, status.hosts().collect::<Vec<_>>().join(", "));
         return Ok(refuse(&format!("no host {host} in the fabric {}: {names}", status.name)));
     }

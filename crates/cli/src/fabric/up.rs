@@ -1,7 +1,7 @@
 //! `feroce fabric up` and `feroce fabric down`.
 
 use std::fs::File;
-use std::io::{BufRead as _, BufReader, Write as _};
+use std::io::{BufRead as _, BufReader, Read as _, Seek as _, Write as _};
 use std::net::IpAddr;
 use std::os::unix::process::CommandExt as _;
 use std::path::PathBuf;
@@ -9,7 +9,7 @@ use std::process::{Command as Process, ExitCode, Stdio};
 
 use anyhow::{Context as _, bail};
 use feroce_sim::scenario::text::read_network;
-use feroce_subnet::NodeKind;
+use feroce_subnet::{Net, NetNode, NodeKind};
 use serde_json::json;
 
 use super::control::{Command, Reply};
@@ -18,6 +18,7 @@ use super::pump::Pump;
 use super::report::HostStatus;
 use super::serve::Server;
 use super::status::AnyStatus;
+use super::subnet::PartArgs;
 use super::{refuse, status, subnet};
 use crate::stop;
 
@@ -26,6 +27,8 @@ Examples:
   feroce fabric up lot.toml                  in the background, until `feroce fabric down`
   feroce fabric up --name lab --foreground lot.toml  until interrupted
   feroce fabric up --sm tree.net             an InfiniBand fabric, brought up by opensm
+  feroce fabric up --part east --listen 10.0.0.1:7423 tree.net    two parts of one, each on
+  feroce fabric up --part west --join 10.0.0.1:7423 tree.net      a machine of its own
   feroce fabric run -n h0 -- ib_write_bw     a server on the first host
   feroce fabric run -n h3 -- ib_write_bw 127.77.0.1
 
@@ -48,6 +51,7 @@ An InfiniBand fabric, in the format of ibsim (the name of the file does not end 
   [1] \"Leaf1\"[1]
   Hca 1 \"Host2\"
   [1] \"Leaf1\"[2]
+In parts, a line `part=NAME` stands before the nodes of each.
 Its links stay in INIT until a subnet manager runs: `--sm`, or `fabric run -n Host1 -- opensm`.
 
 Exit status: 0 it runs, 1 it cannot, 2 the input is wrong.";
@@ -77,6 +81,16 @@ pub(crate) struct UpArgs {
     #[arg(long, value_name = "HOST", num_args = 0..=1, require_equals = true)]
     #[arg(default_missing_value = "")]
     sm: Option<String>,
+    /// The part of an InfiniBand fabric that runs here: the topology says `part=NAME` above its
+    /// nodes.
+    #[arg(long, value_name = "NAME")]
+    part: Option<String>,
+    /// Wait for other parts there. Every machine that can connect can send packets to the fabric.
+    #[arg(long, value_name = "ADDRESS:PORT", requires = "part")]
+    listen: Option<String>,
+    /// Connect with another part, which listens there.
+    #[arg(long, value_name = "ADDRESS:PORT", requires = "part")]
+    join: Vec<String>,
 }
 
 /// Options of `down`.
@@ -93,6 +107,9 @@ pub(super) fn up(args: &UpArgs, place: &Place, json: bool) -> anyhow::Result<Exi
     }
     if args.sm.is_some() {
         return Ok(refuse(&"--sm: an Ethernet fabric has no subnet manager"));
+    }
+    if args.part.is_some() {
+        return Ok(refuse(&"--part: an Ethernet fabric runs in one process"));
     }
     let network = match read_network(&args.topology) {
         Ok(network) => network,
@@ -128,7 +145,12 @@ fn up_subnet(args: &UpArgs, place: &Place, json: bool) -> anyhow::Result<ExitCod
         Ok(net) => net,
         Err(e) => return Ok(refuse(&e)),
     };
-    let mut hosts = net.nodes.iter().filter(|node| node.kind == NodeKind::Adapter);
+    let part = match find_part(args, &net) {
+        Ok(part) => part,
+        Err(e) => return Ok(refuse(&e)),
+    };
+    let is_here = |node: &&NetNode| part.as_ref().is_none_or(|part| part.part == node.part);
+    let mut hosts = net.nodes.iter().filter(|node| node.kind == NodeKind::Adapter).filter(is_here);
     let on = match args.sm.as_deref() {
         None => None,
         Some("") => hosts.next(),
@@ -137,24 +159,20 @@ fn up_subnet(args: &UpArgs, place: &Place, json: bool) -> anyhow::Result<ExitCod
     if let (Some(name), None) = (&args.sm, on) {
         return Ok(refuse(&format!("--sm: the fabric has no host {name}")));
     }
-    let prefix = match args.addresses {
-        Some(prefix) => prefix,
-        None => free_prefix()?,
+    let prefix = match (args.addresses, &part) {
+        (Some(prefix), _) => prefix,
+        // All parts must say the same of each other's hosts.
+        (None, Some(_)) => [127, FIRST_PREFIX],
+        (None, None) => free_prefix()?,
     };
     if !args.foreground {
-        let [a, b] = prefix;
-        let addresses = format!("{a}.{b}");
-        let sm = args.sm.as_ref().map(|name| match name.as_str() {
-            "" => "--sm".to_owned(),
-            name => format!("--sm={name}"),
-        });
-        let mut extra = vec!["--addresses", &addresses];
-        extra.extend(sm.as_deref());
+        let extra = subnet_options(args, prefix);
+        let extra: Vec<&str> = extra.iter().map(String::as_str).collect();
         return start(args, &extra, place, json);
     }
     stop::watch()?;
     let taken = place.take()?;
-    let mut server = subnet::Server::new(place, &net, prefix)?;
+    let mut server = subnet::Server::new(place, &net, prefix, part.as_ref())?;
     let mut manager = match on {
         Some(host) => Some(subnet::Manager::start(place, &host.name)?),
         None => None,
@@ -173,15 +191,51 @@ fn up_subnet(args: &UpArgs, place: &Place, json: bool) -> anyhow::Result<ExitCod
     outcome.map(|()| ExitCode::SUCCESS)
 }
 
+/// The part that runs here, and how it finds the others.
+fn find_part(args: &UpArgs, net: &Net) -> Result<Option<PartArgs>, String> {
+    let names = net.parts.join(", ");
+    let Some(name) = &args.part else {
+        return match net.parts.is_empty() {
+            true => Ok(None),
+            false => Err(format!("the fabric has parts: say --part with one of {names}")),
+        };
+    };
+    let part =
+        net.parts.iter().position(|part| part == name).ok_or_else(|| match names.as_str() {
+            "" => {
+                "--part: the fabric has none: write `part=NAME` above the nodes of each".to_owned()
+            }
+            _ => format!("--part: the fabric has no part {name}: {names}"),
+        })?;
+    if args.listen.is_none() && args.join.is_empty() {
+        return Err("--part: say how it meets the others: --listen, or --join".to_owned());
+    }
+    Ok(Some(PartArgs { part, listen: args.listen.clone(), join: args.join.clone() }))
+}
+
+/// The options by which the process in the background is to run the same.
+fn subnet_options(args: &UpArgs, [a, b]: [u8; 2]) -> Vec<String> {
+    let mut extra = vec!["--addresses".to_owned(), format!("{a}.{b}")];
+    extra.extend(args.sm.as_ref().map(|name| match name.as_str() {
+        "" => "--sm".to_owned(),
+        name => format!("--sm={name}"),
+    }));
+    extra.extend(args.part.as_ref().map(|name| format!("--part={name}")));
+    extra.extend(args.listen.as_ref().map(|address| format!("--listen={address}")));
+    extra.extend(args.join.iter().map(|address| format!("--join={address}")));
+    extra
+}
+
 /// Starts this command again in the background, and waits until it runs.
 fn start(args: &UpArgs, extra: &[&str], place: &Place, json: bool) -> anyhow::Result<ExitCode> {
     place.create()?;
-    let log = File::options().create(true).append(true).open(place.log())?;
+    let mut log = File::options().create(true).read(true).append(true).open(place.log())?;
     let own = std::env::current_exe().context("cannot tell where this command is")?;
     let mut command = Process::new(own);
     command.args(["fabric", "--name", place.name(), "up", "--foreground"]);
     command.args(extra).arg("--seed").arg(args.seed.to_string());
-    command.arg(&args.topology).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(log);
+    command.arg(&args.topology).stdin(Stdio::null()).stdout(Stdio::piped());
+    command.stderr(log.try_clone()?);
     // An interrupt at the terminal is not meant for it.
     command.process_group(0);
     let mut child = command.spawn()?;
@@ -191,8 +245,10 @@ fn start(args: &UpArgs, extra: &[&str], place: &Place, json: bool) -> anyhow::Re
     }
     if line.trim_end() != READY {
         let status = child.wait()?;
-        let log = std::fs::read_to_string(place.log()).unwrap_or_default();
-        let last = log.lines().next_back().unwrap_or_default();
+        // It has removed the file with all others that it made.
+        let mut said = String::new();
+        let _ = log.rewind().and_then(|()| log.read_to_string(&mut said));
+        let last = said.lines().next_back().unwrap_or_default();
         bail!("{} ({status})", last.trim_start_matches("feroce: "));
     }
     let status = match status::fetch_any(place)? {
@@ -207,6 +263,7 @@ fn start(args: &UpArgs, extra: &[&str], place: &Place, json: bool) -> anyhow::Re
                 );
             } else {
                 println!("InfiniBand fabric {} runs, process {}", status.name, status.pid);
+                status.parts.iter().for_each(|part| println!("{part}"));
                 for host in status.host_nodes() {
                     let address = host.address.map(|ip| ip.to_string()).unwrap_or_default();
                     println!("{:<12} {address}", host.name);

@@ -1,7 +1,7 @@
 //! A fat tree with a program behind Host1 that sends management datagrams.
 #![allow(dead_code, reason = "each test uses its part")]
 
-use feroce_subnet::{Change, MadPacket, Net, Output, PortRef, Subnet};
+use feroce_subnet::{Change, MadPacket, Net, Output, PortRef, Subnet, TrunkMessage, take_frame};
 use feroce_train::Instant;
 use feroce_wire::mad::{
     Attribute, Class, ForwardingBlock, MadHeader, Method, PmMad, PortInfo, PortState, Smp,
@@ -32,12 +32,39 @@ const TABLES: [(&str, [u8; 9]); 4] = [
     ("Spine2", [255, 1, 1, 2, 1, 1, 0, 2, 2]),
 ];
 
+/// The fat tree in two parts.
+const PARTS: [&str; 2] = [
+    "part=east\nSwitch 8 \"Leaf1\"\n[1] \"Host1\"[1]\n[2] \"Host2\"[1]\n[7] \"Spine1\"[1]\n\
+     [8] \"Spine2\"[1]\nSwitch 8 \"Spine1\"\nHca 1 \"Host1\"\nHca 1 \"Host2\"\n",
+    "part=west\nSwitch 8 \"Leaf2\"\n[1] \"Host3\"[1]\n[2] \"Host4\"[1]\n[7] \"Spine1\"[2]\n\
+     [8] \"Spine2\"[2]\nSwitch 8 \"Spine2\"\nHca 1 \"Host3\"\nHca 1 \"Host4\"\n",
+];
+
+/// What one part of a fabric says reaches the other one, as frames of a trunk.
+fn cross(now: Instant, output: Output, to: &mut Subnet) {
+    let message = match output {
+        Output::Leaves(at, packet, hops) => TrunkMessage::Datagram(at, hops as u8, packet),
+        Output::Signal(at, signal) => TrunkMessage::Signal(at, signal),
+        other => panic!("{other:?}"),
+    };
+    let mut bytes = Vec::new();
+    message.emit(&mut bytes);
+    let (frame, _) = take_frame(&bytes).expect("short").expect("whole");
+    assert!(match TrunkMessage::parse(frame).expect("a message") {
+        TrunkMessage::Datagram(at, hops, packet) => to.handle_packet(now, at, packet, hops.into()),
+        TrunkMessage::Signal(at, signal) => to.handle_signal(now, at, signal),
+        other => panic!("{other:?}"),
+    });
+}
+
 pub(crate) struct Bench {
     pub(crate) subnet: Subnet,
     pub(crate) now: Instant,
     pub(crate) host1: PortRef,
     pub(crate) m_key: u64,
     transaction: u64,
+    /// Another part of the fabric, if there is one.
+    pub(crate) west: Option<Subnet>,
 }
 
 impl Bench {
@@ -50,15 +77,44 @@ impl Bench {
         let subnet = Subnet::new(&Net::parse(net).expect("a topology"));
         let node = subnet.nodes().iter().position(|node| node.name() == "Host1").expect("Host1");
         let host1 = PortRef { node, port: 1 };
-        Self { subnet, now: Instant::from_nanos(1), host1, m_key: 0, transaction: 0 }
+        Self { subnet, now: Instant::from_nanos(1), host1, m_key: 0, transaction: 0, west: None }
+    }
+
+    /// A fat tree in two parts that have found each other: Host1, Host2, Leaf1 and Spine1 are here.
+    pub(crate) fn of_parts() -> Self {
+        let net = Net::parse(&PARTS.concat()).expect("a topology");
+        let subnet = Subnet::of_part(&net, 0);
+        let mut bench = Self { subnet, west: Some(Subnet::of_part(&net, 1)), ..Self::new() };
+        bench.host1 = bench.port("Host1", 1);
+        bench.subnet.find_part(bench.now, 1);
+        let now = bench.now;
+        bench.west().find_part(now, 0);
+        let host1 = bench.host1;
+        assert_eq!(bench.received(host1), None);
+        bench
+    }
+
+    /// The same with LIDs and tables.
+    pub(crate) fn up_in_parts() -> Self {
+        let mut bench = Self::of_parts();
+        bench.bring_all_up();
+        bench
+    }
+
+    pub(crate) fn west(&mut self) -> &mut Subnet {
+        self.west.as_mut().expect("another part")
+    }
+
+    fn bring_all_up(&mut self) {
+        for (name, path, lid) in NODES {
+            self.bring_up(name, path, Lid(lid));
+        }
     }
 
     /// A subnet that a subnet manager has brought up, with LIDs and tables.
     pub(crate) fn up() -> Self {
         let mut bench = Self::new();
-        for (name, path, lid) in NODES {
-            bench.bring_up(name, path, Lid(lid));
-        }
+        bench.bring_all_up();
         bench
     }
 
@@ -173,12 +229,19 @@ impl Bench {
     /// The next datagram for a port; what has changed is left out.
     pub(crate) fn received(&mut self, at: PortRef) -> Option<MadPacket> {
         loop {
-            match self.subnet.poll_output()? {
-                Output::Received(port, packet) => {
-                    assert_eq!(port, at);
-                    return Some(packet);
+            while let Some(output) = self.subnet.poll_output() {
+                match output {
+                    Output::Received(port, packet) => {
+                        assert_eq!(port, at);
+                        return Some(packet);
+                    }
+                    Output::Changed(..) => {}
+                    crossing => cross(self.now, crossing, self.west.as_mut()?),
                 }
-                Output::Changed(..) => {}
+            }
+            let output = self.west.as_mut()?.poll_output()?;
+            if matches!(output, Output::Leaves(..) | Output::Signal(..)) {
+                cross(self.now, output, &mut self.subnet);
             }
         }
     }
@@ -188,7 +251,7 @@ impl Bench {
         core::iter::from_fn(|| self.subnet.poll_output())
             .map(|output| match output {
                 Output::Changed(at, change) => (at, change),
-                Output::Received(at, packet) => panic!("{at:?}: {packet:?}"),
+                other => panic!("{other:?}"),
             })
             .collect()
     }

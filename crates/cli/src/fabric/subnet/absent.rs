@@ -76,3 +76,44 @@ fn answer(message: &CmMessage) -> Option<CmMessage> {
         _ => None,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use feroce_train::{Framing, PortAddr};
+    use feroce_wire::cm::Dreq;
+    use feroce_wire::{Gid, Lid, Op, Opcode, Psn, Service};
+
+    use super::*;
+
+    /// Linux answers a DREQ for a connection that it does not know, too (`cm_issue_drep`).
+    #[test]
+    fn the_end_of_an_unknown_connection_is_confirmed() {
+        let dreq = CmMessage::Dreq(Dreq {
+            local_id: CommId(7),
+            remote_id: CommId(9),
+            remote_qpn: Qpn::new(0x1234),
+            private_data: [0; 220],
+        });
+        let opcode = Opcode::new(Service::Ud, Op::SendOnly);
+        let mut bytes = [0; LEN];
+        let (head, rest) = bytes.split_first_chunk_mut().expect("room");
+        Bth::new(opcode, Qpn::QP1, Psn::new(5)).emit(head);
+        let (head, rest) = rest.split_first_chunk_mut().expect("room");
+        Deth { qkey: Qkey(0x8001_0000), src_qp: Qpn::QP1 }.emit(head);
+        rest[..MAD_LEN].copy_from_slice(&dreq.emit(77));
+        let at = |lid| PortAddr { gid: Gid::ZERO, lid: Lid(lid) };
+        let framing = Framing::InfiniBand;
+        let meta = RxMeta { src: at(1), dst: at(8), framing, sl: 3, ..RxMeta::default() };
+        let record = Record { at_ns: 0, meta, stride: LEN, bytes: &bytes };
+        let answer = Answer::to(&record).expect("an answer");
+        let record = answer.record(1);
+        assert_eq!((record.meta.src, record.meta.dst, record.meta.sl), (at(8), at(1), 3));
+        let (bth, rest) = Bth::parse(record.bytes).expect("whole");
+        let (deth, mad) = Deth::parse(rest).expect("whole");
+        assert_eq!((bth.dest_qp, deth.src_qp), (Qpn::QP1, Qpn::QP1));
+        let drep = Drep { local_id: CommId(9), remote_id: CommId(7), private_data: [0; 224] };
+        assert_eq!(CmMessage::parse(mad).expect("a message"), (77, CmMessage::Drep(drep)));
+        // A confirmation is not answered in turn.
+        assert!(Answer::to(&record).is_none());
+    }
+}

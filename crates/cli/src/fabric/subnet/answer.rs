@@ -4,6 +4,7 @@ use std::net::IpAddr;
 
 use feroce_subnet::{FileId, Node, Port, PortRef, Programs, Registration, Subnet};
 use feroce_umad::{Adapter, AdapterPort, Answer, Request};
+use feroce_wire::Gid;
 use nix::errno::Errno;
 
 use super::addresses::Addresses;
@@ -19,7 +20,7 @@ fn refused(errno: Errno) -> Answer {
 
 /// The adapter of a host: the index of its node.
 pub(super) fn find_host(subnet: &Subnet, name: &str) -> Option<usize> {
-    let is_meant = |node: &Node| node.switch().is_none() && node.name() == name;
+    let is_meant = |node: &Node| node.switch().is_none() && node.is_here() && node.name() == name;
     subnet.nodes().iter().position(is_meant)
 }
 
@@ -38,11 +39,23 @@ impl Sources<'_> {
     /// Which port has an IP address.
     fn resolve(&self, address: IpAddr) -> Answer {
         let node = self.addresses.find(address);
-        let port = node.and_then(|node| self.subnet.port(PortRef { node, port: 1 }));
-        match port.and_then(|port| port.gid(0)) {
+        match node.and_then(|node| self.gid(PortRef { node, port: 1 })) {
             Some(gid) => Answer::Port(gid),
             None => refused(Errno::EHOSTUNREACH),
         }
+    }
+
+    /// The GID of a port. The prefix is that of the subnet, which the subnet manager tells ports of
+    /// this part.
+    fn gid(&self, at: PortRef) -> Option<Gid> {
+        let port = self.subnet.port(at)?;
+        let is_here = |node: &&Node| node.is_here() && node.switch().is_none();
+        let own = match self.subnet.part_of(at) {
+            None => port,
+            Some(_) => self.subnet.nodes().iter().find(is_here).and_then(|node| node.port(1))?,
+        };
+        let prefix = u128::from(own.info().gid_prefix) << 64;
+        Some(Gid((prefix | u128::from(*port.guids().first()?)).to_be_bytes()))
     }
 
     /// What the fabric says of the adapter of a host.

@@ -1,18 +1,22 @@
 //! Packets of queue pairs: from a process through the switches to the processes of other hosts.
 //!
-//! A process that sends has *credit*: bytes that may be under way. The fabric gives it back when
-//! the receiving socket has taken the packets, or when they are dropped. So a receiver that is slow
-//! holds its senders back, as credits of the links do, and nothing is lost. A receiver that takes
-//! nothing for longer than a packet may wait at the end of a link loses what is for it, so that a
-//! process that is stopped stops no other for ever.
+//! A process that sends has *credit*: bytes that may wait for the link of its port. The fabric
+//! gives it back when the packets have left the port, for which the link must have credits of its
+//! own ([`Traffic`]). Packets for a process occupy the receive buffer of its port until its socket
+//! has taken them. So a receiver that is slow holds its senders back, lane by lane, and nothing is
+//! lost. A receiver that takes nothing for longer than a packet may wait at the end of a link loses
+//! what is for it, so that a process that is stopped stops no other for ever.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::rc::Rc;
 use std::time::Duration;
 
+use feroce_fabric::FlowControl;
 use feroce_link::port::{MAX_MESSAGE, PortSocket, RECORD_LEN, Record, Sent, wire_len};
 use feroce_local::Target;
-use feroce_subnet::{DataRun, PortRef, Subnet};
+use feroce_subnet::{
+    DataRun, Landing, Part, PortRef, Receipt, Subnet, Traffic, TrafficEvent, TrunkMessage, Way,
+};
 use feroce_train::{Framing, Instant};
 use feroce_umad::Attached;
 use feroce_wire::mad::{Class, MadHeader};
@@ -33,18 +37,59 @@ const MAX_GROUP: usize = 1 << 20;
 /// longer than adapters do.
 const PATIENCE: Duration = Duration::from_millis(100);
 
+/// Packets that a process has sent together.
+#[derive(Debug)]
+pub(super) struct Sending {
+    run: Run,
+    at_ns: u64,
+    /// Who gets credit back when they have left.
+    payer: Option<ConnId>,
+}
+
+impl Sending {
+    /// Some of the packets.
+    fn packets(&self, first: u32, count: u32) -> Record<'_> {
+        let bytes = self.run.packets(first as usize, count as usize);
+        Record { at_ns: self.at_ns, meta: self.run.meta, stride: self.run.stride(), bytes }
+    }
+
+    /// What a process pays for some of the packets.
+    fn cost(&self, first: u32, count: u32) -> u32 {
+        let around = count.saturating_mul(wire_len(&self.run.meta, 0));
+        let bytes = self.run.packets(first as usize, count as usize).len();
+        u32::try_from(bytes).unwrap_or(u32::MAX).saturating_add(around)
+    }
+}
+
 /// Packets for a process.
 #[derive(Debug)]
 struct Arriving {
-    run: Rc<Run>,
-    at_ns: u64,
-    /// Who gets credit back for them, and how much.
-    payer: Option<(ConnId, u32)>,
+    part: Part<Rc<Sending>>,
+    /// The room in the receive buffer of the port that they occupy.
+    receipt: Option<Receipt>,
 }
 
 impl Arriving {
+    fn record(&self) -> Record<'_> {
+        self.part.body.packets(self.part.first, self.part.count)
+    }
+
     fn len(&self) -> usize {
-        RECORD_LEN + self.run.bytes().len()
+        RECORD_LEN + self.record().bytes.len()
+    }
+}
+
+/// Packets that have passed a port that is watched.
+#[derive(Debug)]
+pub(super) struct Passed {
+    pub(super) at: PortRef,
+    pub(super) way: Way,
+    part: Part<Rc<Sending>>,
+}
+
+impl Passed {
+    pub(super) fn record(&self) -> Record<'_> {
+        self.part.body.packets(self.part.first, self.part.count)
     }
 }
 
@@ -61,8 +106,10 @@ struct Process {
 }
 
 /// The processes that are attached to ports.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Processes {
+    /// Their packets in the subnet.
+    pub(super) traffic: Traffic<Rc<Sending>>,
     by_conn: BTreeMap<ConnId, Process>,
     /// The processes of a port, by their numbers.
     slots: BTreeMap<(PortRef, u8), ConnId>,
@@ -72,6 +119,10 @@ pub(super) struct Processes {
     ready: BTreeSet<ConnId>,
     /// Those whose socket has no room.
     full: BTreeSet<ConnId>,
+    /// What captures are to see.
+    passed: Vec<Passed>,
+    /// Messages for other parts, each with the port there that it is about.
+    leaving: Vec<(PortRef, Vec<u8>)>,
 }
 
 /// What became of an attempt to tell a process something.
@@ -86,6 +137,19 @@ pub(super) enum Told {
 }
 
 impl Processes {
+    pub(super) fn new(subnet: &Subnet) -> Self {
+        Self {
+            traffic: Traffic::new(subnet, PATIENCE.as_nanos() as u64),
+            by_conn: BTreeMap::new(),
+            slots: BTreeMap::new(),
+            services: BTreeMap::new(),
+            ready: BTreeSet::new(),
+            full: BTreeSet::new(),
+            passed: Vec::new(),
+            leaving: Vec::new(),
+        }
+    }
+
     /// Attaches a process to a port; `None` if the port has as many as it can have.
     pub(super) fn attach(&mut self, conn: ConnId, at: PortRef, rate_bps: u64) -> Option<Attached> {
         let slot = (1..=u8::MAX).find(|&slot| !self.slots.contains_key(&(at, slot)))?;
@@ -112,12 +176,15 @@ impl Processes {
     }
 
     /// A process is gone. What it has sent goes on; what is for it has no queue pair any more.
-    pub(super) fn close(&mut self, conn: ConnId) {
+    pub(super) fn close(&mut self, now: Instant, conn: ConnId, subnet: &mut Subnet) {
         let Some(process) = self.by_conn.remove(&conn) else { return };
         self.slots.retain(|_, other| *other != conn);
         self.ready.remove(&conn);
         self.full.remove(&conn);
-        process.arriving.into_iter().for_each(|packets| self.refund(packets.payer));
+        for packets in process.arriving {
+            self.took(now, packets.receipt, subnet);
+        }
+        self.settle(now, subnet);
     }
 
     /// The processes that are attached to a port.
@@ -136,75 +203,150 @@ impl Processes {
         all.filter(move |(at, _)| at.node == node).map(|(_, service)| *service)
     }
 
-    /// A process sends packets. Returns what the port that they reach answers by itself.
+    /// A process sends packets.
     pub(super) fn send(
         &mut self,
         now: Instant,
         conn: ConnId,
         record: &Record<'_>,
         subnet: &mut Subnet,
-    ) -> Option<(PortRef, Answer)> {
-        let from = self.by_conn.get(&conn).map(|process| process.at)?;
-        let packets = record.bytes.len().div_ceil(record.stride);
-        let around = wire_len(&record.meta, 0) as usize;
-        let cost = u32::try_from(record.bytes.len() + packets * around).unwrap_or(u32::MAX);
-        self.forward(now, from, record, Some((conn, cost)), subnet)
-    }
-
-    /// A port sends an answer of its own.
-    pub(super) fn answer(
-        &mut self,
-        now: Instant,
-        at: PortRef,
-        record: &Record<'_>,
-        subnet: &mut Subnet,
     ) {
-        // Answers are not answered.
-        self.forward(now, at, record, None, subnet);
+        let Some(from) = self.by_conn.get(&conn).map(|process| process.at) else { return };
+        self.leave(now, from, record, Some(conn), subnet);
+        self.settle(now, subnet);
     }
 
-    /// Packets leave a port. Returns what the port that they reach answers by itself.
-    fn forward(
+    /// Packets leave a port.
+    fn leave(
         &mut self,
         now: Instant,
         from: PortRef,
         record: &Record<'_>,
-        payer: Option<(ConnId, u32)>,
+        payer: Option<ConnId>,
         subnet: &mut Subnet,
-    ) -> Option<(PortRef, Answer)> {
+    ) {
         let packets = record.bytes.len().div_ceil(record.stride);
-        let reached = match data_run(record, packets) {
-            Some(run) => subnet.carry(from, &run),
-            None => Vec::new(),
+        let at_ns = record.at_ns.min(now.as_nanos());
+        let body = Rc::new(Sending { run: Run::new(record), at_ns, payer });
+        let count = u32::try_from(packets).unwrap_or(u32::MAX);
+        let Some(run) = data_run(record, packets) else {
+            return self.refund(&Part { body, first: 0, count });
         };
-        let mut receivers: Vec<ConnId> =
-            reached.iter().flat_map(|at| self.receivers(*at, record)).collect();
         if record.meta.dst.lid.is_multicast() {
             // An adapter gives packets to a group to its own queue pairs, too; a process does that
             // by itself.
-            let sender = payer.map(|(conn, _)| conn);
             let own = self.receivers(from, record).into_iter();
-            receivers.extend(own.filter(|to| Some(*to) != sender));
-        }
-        if let ([], [at]) = (&receivers[..], &reached[..]) {
-            self.refund(payer);
-            return Answer::to(record).map(|answer| (*at, answer));
-        }
-        let run = Rc::new(Run::new(record));
-        let at_ns = record.at_ns.min(now.as_nanos());
-        match receivers[..] {
-            [one] => {
-                self.arrive(now, one, Arriving { run, at_ns, payer }, subnet);
+            for to in own.filter(|to| Some(*to) != payer) {
+                let part = Part { body: Rc::clone(&body), first: 0, count };
+                self.arrive(now, to, Arriving { part, receipt: None }, subnet);
             }
-            _ => {
-                self.refund(payer);
-                for to in receivers {
-                    let run = Rc::clone(&run);
-                    self.arrive(now, to, Arriving { run, at_ns, payer: None }, subnet);
+        }
+        self.traffic.send(now, subnet, from, &run, body);
+    }
+
+    /// Does what follows from packets that have moved.
+    fn settle(&mut self, now: Instant, subnet: &mut Subnet) {
+        while let Some(event) = self.traffic.poll_event(subnet) {
+            match event {
+                TrafficEvent::Left(part) => self.refund(&part),
+                TrafficEvent::Passed(at, way, part) => self.passed.push(Passed { at, way, part }),
+                TrafficEvent::Arrived(at, part, receipt) => {
+                    self.reach(now, at, part, receipt, subnet);
+                }
+                TrafficEvent::Leaves(landing, part) => {
+                    let Record { meta, stride, bytes, .. } =
+                        part.body.packets(part.first, part.count);
+                    let stride = u16::try_from(stride).unwrap_or(u16::MAX);
+                    let message = TrunkMessage::Packets(landing, meta, stride, bytes);
+                    self.leave_part(landing.at, &message);
+                }
+                TrafficEvent::Credit(at, lane, credit) => {
+                    self.leave_part(at, &TrunkMessage::Credit(at, lane, credit));
                 }
             }
         }
-        None
+    }
+
+    /// Packets have reached a port of a host.
+    fn reach(
+        &mut self,
+        now: Instant,
+        at: PortRef,
+        part: Part<Rc<Sending>>,
+        receipt: Option<Receipt>,
+        subnet: &mut Subnet,
+    ) {
+        let record = part.body.packets(part.first, part.count);
+        match self.receivers(at, &record)[..] {
+            [one] => self.arrive(now, one, Arriving { part, receipt }, subnet),
+            [] => {
+                self.took(now, receipt, subnet);
+                // Answers are not answered in turn.
+                if let Some(answer) = Answer::to(&record) {
+                    self.leave(now, at, &answer.record(now.as_nanos()), None, subnet);
+                }
+            }
+            ref many => {
+                self.took(now, receipt, subnet);
+                for &to in many {
+                    let part = part.clone();
+                    self.arrive(now, to, Arriving { part, receipt: None }, subnet);
+                }
+            }
+        }
+    }
+
+    /// A message for another part.
+    fn leave_part(&mut self, at: PortRef, message: &TrunkMessage<'_>) {
+        let mut frame = Vec::new();
+        message.emit(&mut frame);
+        self.leaving.push((at, frame));
+    }
+
+    /// What other parts are to hear.
+    pub(super) fn take_leaving(&mut self) -> Vec<(PortRef, Vec<u8>)> {
+        std::mem::take(&mut self.leaving)
+    }
+
+    /// Packets arrive from another part. Returns whether they were right.
+    pub(super) fn land(
+        &mut self,
+        now: Instant,
+        landing: Landing,
+        record: &Record<'_>,
+        subnet: &mut Subnet,
+    ) -> bool {
+        let Some(run) = data_run(record, record.bytes.len().div_ceil(record.stride)) else {
+            return false;
+        };
+        let body = Rc::new(Sending { run: Run::new(record), at_ns: record.at_ns, payer: None });
+        let is_right = self.traffic.arrive(now, subnet, landing, &run, body);
+        self.settle(now, subnet);
+        is_right
+    }
+
+    /// Another part tells what a port may send. Returns whether there is such a port.
+    pub(super) fn hear(
+        &mut self,
+        now: Instant,
+        at: (PortRef, u8),
+        credit: FlowControl,
+        subnet: &mut Subnet,
+    ) -> bool {
+        let is_right = self.traffic.hear(now, subnet, at, credit);
+        self.settle(now, subnet);
+        is_right
+    }
+
+    /// A link to another part begins anew, or has ended.
+    pub(super) fn restart(&mut self, now: Instant, at: PortRef, subnet: &mut Subnet) {
+        self.traffic.restart(subnet, at);
+        self.settle(now, subnet);
+    }
+
+    /// Packets that have passed ports that are watched.
+    pub(super) fn take_passed(&mut self) -> Vec<Passed> {
+        std::mem::take(&mut self.passed)
     }
 
     /// The processes at a port that packets are for.
@@ -231,23 +373,31 @@ impl Processes {
     /// Packets are at the port of a process.
     fn arrive(&mut self, now: Instant, to: ConnId, packets: Arriving, subnet: &mut Subnet) {
         let Some(process) = self.by_conn.get_mut(&to) else {
-            return self.refund(packets.payer);
+            return self.took(now, packets.receipt, subnet);
         };
         let is_stalled =
             process.full_since.is_some_and(|since| has_stalled(now, since, process.at, subnet));
-        let is_crowded = packets.payer.is_none() && process.arriving_bytes > MAX_GROUP;
+        let is_crowded = packets.receipt.is_none() && process.arriving_bytes > MAX_GROUP;
         if is_stalled || is_crowded {
-            subnet.discard(process.at, packets.run.count() as u64);
-            return self.refund(packets.payer);
+            subnet.discard(process.at, packets.part.count.into());
+            return self.took(now, packets.receipt, subnet);
         }
         process.arriving_bytes += packets.len();
         process.arriving.push_back(packets);
         self.ready.insert(to);
     }
 
-    /// Gives credit back.
-    fn refund(&mut self, payer: Option<(ConnId, u32)>) {
-        let Some((conn, cost)) = payer else { return };
+    /// Packets are in the receive buffer of a port no more.
+    fn took(&mut self, now: Instant, receipt: Option<Receipt>, subnet: &mut Subnet) {
+        if let Some(receipt) = receipt {
+            self.traffic.taken(now, subnet, receipt);
+        }
+    }
+
+    /// Gives credit back for packets that have left.
+    fn refund(&mut self, part: &Part<Rc<Sending>>) {
+        let Some(conn) = part.body.payer else { return };
+        let cost = part.body.cost(part.first, part.count);
         if let Some(process) = self.by_conn.get_mut(&conn) {
             process.credit = process.credit.saturating_add(cost);
             if process.credit >= CREDIT / 4 {
@@ -256,8 +406,19 @@ impl Processes {
         }
     }
 
-    /// Drops what waits for processes that take nothing.
+    /// Gives a link a rate, in both directions.
+    pub(super) fn set_rate(&mut self, now: Instant, at: PortRef, bps: u64, subnet: &mut Subnet) {
+        let peer = subnet.port(at).and_then(|port| port.peer());
+        for end in [Some(at), peer].into_iter().flatten() {
+            self.traffic.set_rate(now, subnet, end, Some(bps));
+        }
+        self.settle(now, subnet);
+    }
+
+    /// Drops what waits for processes that take nothing, and what has waited in switches for too
+    /// long.
     pub(super) fn handle_timeout(&mut self, now: Instant, subnet: &mut Subnet) {
+        self.traffic.handle_timeout(now, subnet);
         for conn in self.full.clone() {
             let Some(process) = self.by_conn.get_mut(&conn) else { continue };
             let Some(since) = process.full_since else { continue };
@@ -266,11 +427,12 @@ impl Processes {
                 let packets = std::mem::take(&mut process.arriving);
                 let at = process.at;
                 for packets in packets {
-                    subnet.discard(at, packets.run.count() as u64);
-                    self.refund(packets.payer);
+                    subnet.discard(at, packets.part.count.into());
+                    self.took(now, packets.receipt, subnet);
                 }
             }
         }
+        self.settle(now, subnet);
     }
 
     /// The processes that have something to be told, and whose socket has room.
@@ -288,8 +450,8 @@ impl Processes {
         &mut self,
         now: Instant,
         conn: ConnId,
-        socket: &PortSocket,
-        message: &mut Vec<u8>,
+        (socket, message): (&PortSocket, &mut Vec<u8>),
+        subnet: &mut Subnet,
     ) -> Told {
         loop {
             let Some(process) = self.by_conn.get_mut(&conn) else { return Told::Gone };
@@ -306,12 +468,13 @@ impl Processes {
             (process.credit, process.full_since) = (0, None);
             let taken: Vec<Arriving> = process.arriving.drain(..count).collect();
             process.arriving_bytes -= taken.iter().map(Arriving::len).sum::<usize>();
-            let is_all = process.arriving.is_empty();
-            if is_all {
+            if process.arriving.is_empty() {
                 self.ready.remove(&conn);
             }
-            taken.into_iter().for_each(|packets| self.refund(packets.payer));
-            if is_all {
+            // Packets that waited for the room that these leave may arrive now.
+            taken.into_iter().for_each(|packets| self.took(now, packets.receipt, subnet));
+            self.settle(now, subnet);
+            if !self.ready.contains(&conn) {
                 return Told::All;
             }
         }
@@ -329,8 +492,7 @@ fn write(process: &Process, out: &mut Vec<u8>) -> usize {
         }
         let at = out.len();
         out.resize(at + RECORD_LEN, 0);
-        let (run, at_ns) = (&packets.run, packets.at_ns);
-        let record = Record { at_ns, meta: run.meta, stride: run.stride(), bytes: run.bytes() };
+        let record = packets.record();
         record.emit_head(&mut out[at..]);
         out.extend_from_slice(record.bytes);
         count += 1;

@@ -33,7 +33,7 @@ impl IsSm {
         let inotify = Inotify::init(InitFlags::IN_NONBLOCK | InitFlags::IN_CLOEXEC)?;
         let this = Self { folder: folder.to_owned(), inotify, held: BTreeMap::new() };
         for (index, node) in subnet.nodes().iter().enumerate() {
-            if node.switch().is_some() {
+            if node.switch().is_some() || !node.is_here() {
                 continue;
             }
             for port in 1..=node.info().num_ports {

@@ -4,7 +4,9 @@
 //! requests of programs, [`addresses`] the IP addresses of hosts, [`data`] the packets of queue
 //! pairs, [`members`] the processes that are in multicast groups, [`issm`] the files by which
 //! subnet managers say that they run, [`manager`] a subnet manager that the fabric starts itself,
-//! [`report`] what the fabric says of itself, [`taps`] copies of packets for captures.
+//! [`linger`] how the process waits, [`report`] what the fabric says of itself, [`taps`] copies of
+//! packets for captures. [`meeting`] and [`trunks`] join the processes of a fabric in several
+//! parts.
 
 mod absent;
 mod addresses;
@@ -12,17 +14,21 @@ mod answer;
 mod conn;
 mod data;
 mod issm;
+mod linger;
 mod manager;
+mod meeting;
 mod members;
 mod report;
 mod serve;
 mod taps;
+mod trunks;
 
 use std::path::Path;
 
 use feroce_subnet::Net;
 
 pub(super) use manager::Manager;
+pub(super) use meeting::PartArgs;
 pub(super) use report::SubnetStatus;
 pub(super) use serve::Server;
 

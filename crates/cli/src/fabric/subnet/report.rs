@@ -21,6 +21,9 @@ pub(in super::super) struct LinkPort {
     pub(in super::super) packets_sent: u64,
     pub(in super::super) packets_received: u64,
     pub(in super::super) discards: u64,
+    /// Ticks during which it had packets to send and no credits.
+    #[serde(default)]
+    pub(in super::super) waits: u64,
 }
 
 /// A node.
@@ -52,6 +55,42 @@ pub(in super::super) struct SubnetStatus {
     pub(in super::super) nodes: Vec<NodeStatus>,
     /// Datagrams that programs did not take.
     pub(in super::super) dropped: u64,
+    /// Ports that wait for each other's credits, so that none of them sends.
+    #[serde(default)]
+    pub(in super::super) circle: Vec<String>,
+    /// The parts of a fabric that several processes run; empty if one runs all.
+    #[serde(default)]
+    pub(in super::super) parts: Vec<PartStatus>,
+    /// Hosts of other parts, and the names of those.
+    #[serde(default)]
+    pub(in super::super) elsewhere: Vec<(String, String)>,
+}
+
+/// A part of a fabric.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub(in super::super) struct PartStatus {
+    pub(in super::super) name: String,
+    /// The process that answers runs it.
+    pub(in super::super) is_here: bool,
+    pub(in super::super) is_joined: bool,
+    /// Where the process that answers listens, or the other end of the connection.
+    pub(in super::super) address: Option<String>,
+    /// Why it is not joined, if an attempt has failed.
+    pub(in super::super) failure: Option<String>,
+}
+
+impl fmt::Display for PartStatus {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let address = self.address.as_deref().unwrap_or_default();
+        write!(f, "part {}: ", self.name)?;
+        match (self.is_here, self.is_joined, &self.failure) {
+            (true, ..) if address.is_empty() => f.write_str("here"),
+            (true, ..) => write!(f, "here, listens at {address}"),
+            (_, true, _) => write!(f, "joined, {address}"),
+            (.., Some(why)) => write!(f, "not joined: {why}"),
+            _ => f.write_str("not joined"),
+        }
+    }
 }
 
 impl SubnetStatus {
@@ -61,7 +100,8 @@ impl SubnetStatus {
         (subnet, addresses): (&Subnet, &Addresses),
         (programs, processes): (&Programs, &Processes),
     ) -> Self {
-        let nodes = (0..subnet.nodes().len()).map(|node| {
+        let is_here = |node: &usize| subnet.nodes()[*node].is_here();
+        let nodes = (0..subnet.nodes().len()).filter(is_here).map(|node| {
             let programs = programs.files_at(node) + processes.count(node);
             NodeStatus {
                 address: addresses.of(node),
@@ -75,7 +115,16 @@ impl SubnetStatus {
             seconds,
             nodes: nodes.collect(),
             dropped: programs.dropped(),
+            circle: Vec::new(),
+            parts: Vec::new(),
+            elsewhere: Vec::new(),
         }
+    }
+
+    /// The name of the part that a host is in, if that is another one.
+    pub(in super::super) fn part_of(&self, host: &str) -> Option<&str> {
+        let found = self.elsewhere.iter().find(|(name, _)| name == host);
+        found.map(|(_, part)| part.as_str())
     }
 
     /// The hosts.
@@ -125,11 +174,12 @@ impl LinkPort {
             packets_sent: counters.unicast_xmit + counters.multicast_xmit,
             packets_received: counters.unicast_rcv + counters.multicast_rcv,
             discards: counters.xmit_discards,
+            waits: counters.xmit_wait,
         })
     }
 }
 
-fn port_name(subnet: &Subnet, at: PortRef) -> String {
+pub(super) fn port_name(subnet: &Subnet, at: PortRef) -> String {
     format!("{}:{}", subnet.nodes().get(at.node).map_or("?", |node| node.name()), at.port)
 }
 
@@ -138,12 +188,12 @@ pub(super) fn find_port(subnet: &Subnet, name: &str) -> Option<PortRef> {
     let (node, port) = name.rsplit_once(':')?;
     let node = subnet.nodes().iter().position(|found| found.name() == node)?;
     let at = PortRef { node, port: port.parse().ok()? };
-    subnet.port(at)?.peer().map(|_| at)
+    subnet.port(at)?.peer().filter(|_| subnet.part_of(at).is_none()).map(|_| at)
 }
 
 /// Whether every host that has a link can send.
 pub(super) fn is_up(subnet: &Subnet) -> bool {
-    let hosts = subnet.nodes().iter().filter(|node| node.switch().is_none());
+    let hosts = subnet.nodes().iter().filter(|node| node.switch().is_none() && node.is_here());
     let mut ports = hosts.flat_map(|node| (1..=node.info().num_ports).map(|n| node.port(n)));
     ports.all(|port| {
         let state = port.filter(|port| port.peer().is_some()).map(|port| port.info().state);
@@ -154,7 +204,9 @@ pub(super) fn is_up(subnet: &Subnet) -> bool {
 impl fmt::Display for SubnetStatus {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { name, pid, seconds, .. } = self;
-        writeln!(f, "InfiniBand fabric {name}, process {pid}, for {seconds:.0} s\n")?;
+        writeln!(f, "InfiniBand fabric {name}, process {pid}, for {seconds:.0} s")?;
+        self.parts.iter().try_for_each(|part| writeln!(f, "{part}"))?;
+        writeln!(f)?;
         writeln!(
             f,
             "{:<16} {:<6} {:>18} {:>6} {:<15} programs",
@@ -173,15 +225,23 @@ impl fmt::Display for SubnetStatus {
         }
         writeln!(
             f,
-            "\n{:<16} {:<16} {:<8} {:>10} {:>10} {:>8}",
-            "port", "peer", "state", "sent", "received", "discards"
+            "\n{:<16} {:<16} {:<8} {:>10} {:>10} {:>8} {:>12}",
+            "port", "peer", "state", "sent", "received", "discards", "waits"
         )?;
         for port in self.nodes.iter().flat_map(|node| &node.ports) {
-            let LinkPort { port, peer, state, packets_sent, packets_received, discards } = port;
+            let LinkPort { discards, waits, .. } = port;
+            let LinkPort { port, peer, state, packets_sent, packets_received, .. } = port;
             writeln!(
                 f,
                 "{port:<16} {peer:<16} {state:<8} {packets_sent:>10} {packets_received:>10} \
-                 {discards:>8}"
+                 {discards:>8} {waits:>12}"
+            )?;
+        }
+        if !self.circle.is_empty() {
+            writeln!(
+                f,
+                "\ncredit loop: each of these ports waits for credits of the next: {}",
+                self.circle.join(", ")
             )?;
         }
         Ok(())

@@ -8,7 +8,8 @@ use std::time::Duration;
 use anyhow::Context as _;
 use feroce_link::port::{CREDIT_LEN, MAX_MESSAGE, PortListener, Received, Record, Sent};
 use feroce_subnet::{
-    Change as PortChange, FileId, Net, Output, PortRef, Programs, SendError, Subnet, UserMad,
+    Change as PortChange, FileId, Net, Output, PortRef, Programs, SendError, Subnet, TrunkMessage,
+    UserMad,
 };
 use feroce_train::Instant;
 use feroce_umad::{Answer, Request};
@@ -22,7 +23,9 @@ use super::answer::{Sources, answer, describe};
 use super::conn::{Conn, ConnId, Reregistrations, Role, Watched};
 use super::data::{Processes, Told};
 use super::issm::IsSm;
+use super::linger::Linger;
 use super::manager::Manager;
+use super::meeting::{Meeting, PartArgs};
 use super::members::{Member, Members};
 use super::report::{self, SubnetStatus};
 use super::taps::Taps;
@@ -30,6 +33,7 @@ use crate::fabric::control::{self, Change, Command, Order, Reply};
 use crate::fabric::pace::monotonic_ns;
 use crate::fabric::place::Place;
 use crate::stop;
+use joined::Parts;
 
 /// What an event of the epoll instance is about, beside connections.
 const LISTENER: u64 = 0;
@@ -38,6 +42,8 @@ const OPENED: u64 = 2;
 const FIRST_CONN: u64 = 3;
 /// Files of subnet managers: this bit, the node, and the port in the lowest byte.
 const HELD: u64 = 1 << 63;
+/// Connections to other parts: this bit, and the part.
+const TRUNK: u64 = 1 << 62;
 
 /// Events that one call reports; more wait for the next.
 const MAX_READY: usize = 64;
@@ -48,6 +54,8 @@ const MAX_PACKET_MESSAGES: usize = 4;
 /// Messages with packets that are taken from a process before its port leaves a group: as many as
 /// the credit of a process allows to be under way, if each has one short packet.
 const MAX_BEFORE_LEAVING: usize = 4096;
+/// Ports that have waited for so long for each other are shown as a circle.
+const STUCK: Duration = Duration::from_millis(50);
 /// The longest sleep: an interrupt of the user is noticed after it.
 const LOOK: Duration = Duration::from_millis(50);
 
@@ -63,10 +71,12 @@ pub(in super::super) struct Server {
     reregistrations: Reregistrations,
     started_ns: u64,
     epoll: Epoll,
+    linger: Linger,
     listener: PortListener,
     wake: Arc<EventFd>,
     orders: Receiver<Order>,
     issm: IsSm,
+    parts: Parts,
     conns: BTreeMap<ConnId, Conn>,
     next_conn: ConnId,
     files: BTreeMap<FileId, ConnId>,
@@ -83,10 +93,19 @@ pub(in super::super) struct Server {
 }
 
 impl Server {
-    pub(in super::super) fn new(place: &Place, net: &Net, prefix: [u8; 2]) -> anyhow::Result<Self> {
+    /// A fabric, or the part of one that `part` names.
+    pub(in super::super) fn new(
+        place: &Place,
+        net: &Net,
+        prefix: [u8; 2],
+        part: Option<&PartArgs>,
+    ) -> anyhow::Result<Self> {
         let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)?;
         let readable = |data| EpollEvent::new(EpollFlags::EPOLLIN, data);
-        let subnet = Subnet::new(net);
+        let subnet = match part {
+            Some(args) => Subnet::of_part(net, args.part),
+            None => Subnet::new(net),
+        };
         let issm = IsSm::new(&place.issm(), &subnet)?;
         epoll.add(&issm, readable(OPENED))?;
         let wake = Arc::new(EventFd::from_flags(EfdFlags::EFD_NONBLOCK | EfdFlags::EFD_CLOEXEC)?);
@@ -95,21 +114,27 @@ impl Server {
         let listener = PortListener::bind(&path).with_context(|| path.display().to_string())?;
         epoll.add(&listener, readable(LISTENER))?;
         let orders = control::listen(&place.control_socket(), &wake)?;
+        let parts = match part {
+            Some(args) => Parts::new(net, args, Meeting::new(args, net, prefix, &wake)?),
+            None => Parts::default(),
+        };
         Ok(Self {
             name: place.name().to_owned(),
-            subnet,
             programs: Programs::new(),
-            processes: Processes::default(),
+            processes: Processes::new(&subnet),
+            subnet,
             taps: Taps::default(),
             members: Members::default(),
             addresses: Addresses::new(net, prefix),
             reregistrations: Reregistrations::new(),
             started_ns: monotonic_ns(),
             epoll,
+            linger: Linger::default(),
             listener,
             wake,
             orders,
             issm,
+            parts,
             conns: BTreeMap::new(),
             next_conn: FIRST_CONN,
             files: BTreeMap::new(),
@@ -156,6 +181,7 @@ impl Server {
 
     fn turn(&mut self) -> anyhow::Result<()> {
         self.wait()?;
+        self.meet()?;
         self.obey();
         self.leave_groups()?;
         let now = now();
@@ -178,13 +204,15 @@ impl Server {
             self.read_packets(id, MAX_PACKET_MESSAGES)?;
         }
         self.processes.handle_timeout(now, &mut self.subnet);
-        self.hand_out(now)
+        self.hand_out(now)?;
+        self.flush_trunks()
     }
 
     /// Waits for something to do, and takes what programs have sent.
     fn wait(&mut self) -> anyhow::Result<()> {
         let mut events = [EpollEvent::empty(); MAX_READY];
-        let ready = match self.epoll.wait(&mut events, self.timeout()) {
+        let timeout = self.timeout();
+        let ready = match self.linger.wait(&self.epoll, &mut events, timeout) {
             Err(Errno::EINTR) => 0,
             other => other?,
         };
@@ -196,12 +224,14 @@ impl Server {
                 }
                 OPENED => self.begin_managers()?,
                 held if held & HELD != 0 => self.end_manager(port_of(held))?,
+                trunk if trunk & TRUNK != 0 => self.read_trunk((trunk & !TRUNK) as usize)?,
                 conn => match self.conns.get(&conn).map(|conn| &conn.role) {
                     Some(Role::Attached) => {
                         if event.events().contains(EpollFlags::EPOLLOUT) {
                             self.processes.has_room(conn);
                             self.set_full(conn, false)?;
                         }
+                        self.linger.extend();
                         self.unread.push(conn);
                     }
                     _ => {
@@ -216,7 +246,12 @@ impl Server {
     }
 
     fn timeout(&self) -> EpollTimeout {
-        let next = self.subnet.poll_timeout().into_iter().chain(self.programs.poll_timeout()).min();
+        let next = [
+            self.subnet.poll_timeout(),
+            self.programs.poll_timeout(),
+            self.processes.traffic.poll_timeout(&self.subnet),
+        ];
+        let next = next.into_iter().flatten().min();
         let wait = next.map_or(LOOK, |at| Duration::from_nanos(at.nanos_since(now())));
         // A millisecond is the unit; a deadline must have passed when it is looked at.
         let millis = wait.min(LOOK).as_nanos().div_ceil(1_000_000) as u16;
@@ -279,14 +314,9 @@ impl Server {
             let message = self.buffer.get(..len).unwrap_or_default();
             let mut rest = message.get(CREDIT_LEN..).unwrap_or_default();
             while let Some(record) = Record::take(&mut rest) {
-                let answered = self.processes.send(now, id, &record, &mut self.subnet);
-                self.taps.show_data(&mut self.subnet, &record);
-                if let Some((at, answer)) = answered {
-                    let record = answer.record(now.as_nanos());
-                    self.processes.answer(now, at, &record, &mut self.subnet);
-                    self.taps.show_data(&mut self.subnet, &record);
-                }
+                self.processes.send(now, id, &record, &mut self.subnet);
             }
+            self.taps.show_data(&mut self.subnet, self.processes.take_passed());
             self.hand_out(now)?;
         }
         Ok(())
@@ -296,12 +326,14 @@ impl Server {
     fn hand_out(&mut self, now: Instant) -> anyhow::Result<()> {
         for id in self.processes.ready() {
             let Some(conn) = self.conns.get(&id) else { continue };
-            match self.processes.tell(now, id, &conn.socket, &mut self.message) {
+            let to = (&conn.socket, &mut self.message);
+            match self.processes.tell(now, id, to, &mut self.subnet) {
                 Told::All => {}
                 Told::Full => self.set_full(id, true)?,
                 Told::Gone => self.close(id),
             }
         }
+        self.taps.show_data(&mut self.subnet, self.processes.take_passed());
         Ok(())
     }
 
@@ -386,7 +418,7 @@ impl Server {
                     self.files.remove(&file);
                     self.programs.close(file);
                 }
-                Role::Attached => self.processes.close(id),
+                Role::Attached => self.processes.close(now(), id, &mut self.subnet),
                 Role::Claim => self.processes.release(id),
                 Role::Member => self.leaving.extend(self.members.remove(id).map(|it| (id, it))),
                 Role::New | Role::Watch(_) => {}
@@ -421,6 +453,11 @@ impl Server {
                     *self.reregistrations.entry(at).or_default() += 1;
                 }
                 Output::Changed(..) => {}
+                Output::Leaves(at, packet, hops) => {
+                    let hops = u8::try_from(hops).unwrap_or(u8::MAX);
+                    self.say(at, &TrunkMessage::Datagram(at, hops, packet));
+                }
+                Output::Signal(at, signal) => self.say(at, &TrunkMessage::Signal(at, signal)),
             }
         }
         let mut ready = Vec::new();
@@ -483,6 +520,13 @@ impl Server {
         self.settle(now())
     }
 
+    /// Ports of switches that wait for each other's credits.
+    fn circle(&self) -> Vec<String> {
+        let traffic = &self.processes.traffic;
+        let circle = traffic.find_circle(now(), &self.subnet, STUCK.as_nanos() as u64);
+        circle.into_iter().map(|at| report::port_name(&self.subnet, at)).collect()
+    }
+
     /// Follows commands.
     fn obey(&mut self) {
         while let Ok(Order { command, reply, packets }) = self.orders.try_recv() {
@@ -492,6 +536,8 @@ impl Server {
                     let sources = (&self.subnet, &self.addresses);
                     let users = (&self.programs, &self.processes);
                     let status = SubnetStatus::new(&self.name, seconds, sources, users);
+                    let status = SubnetStatus { circle: self.circle(), ..status };
+                    let status = self.with_parts(status);
                     Reply::Subnet(Box::new(status))
                 }
                 Command::Link { port, change } => self.change(&port, change),
@@ -500,7 +546,7 @@ impl Server {
                         self.taps.begin(&mut self.subnet, at, packets);
                         Reply::Done
                     }
-                    None => no_port(&port),
+                    None => self.no_port(&port),
                 },
                 Command::Down => {
                     self.ended_by = Some(packets);
@@ -513,13 +559,17 @@ impl Server {
 
     fn change(&mut self, name: &str, change: Change) -> Reply {
         let Some(at) = report::find_port(&self.subnet, name) else {
-            return no_port(name);
+            return self.no_port(name);
         };
         let is_up = match change {
             Change::Up => true,
             Change::Down => false,
-            Change::Loss(_) | Change::Rate(_) => {
-                let why = "links of InfiniBand can be taken `down` and `up`, and nothing else yet";
+            Change::Rate(bps) => {
+                self.processes.set_rate(now(), at, bps, &mut self.subnet);
+                return Reply::Done;
+            }
+            Change::Loss(_) => {
+                let why = "links of InfiniBand lose no packets: take them `down`, or give a `rate`";
                 return Reply::Refused(why.into());
             }
         };
@@ -527,10 +577,6 @@ impl Server {
         self.subnet.set_link(now(), at, is_up);
         Reply::Done
     }
-}
-
-fn no_port(name: &str) -> Reply {
-    Reply::Refused(format!("no link at a port {name}; `feroce fabric status` names them"))
 }
 
 fn port_of(held: u64) -> PortRef {
@@ -541,5 +587,6 @@ fn now() -> Instant {
     Instant::from_nanos(monotonic_ns())
 }
 
+mod joined;
 #[cfg(test)]
 mod tests;

@@ -8,6 +8,7 @@ use feroce_train::{Framing, PortAddr, RxMeta};
 use feroce_wire::mad::MAD_LEN;
 use feroce_wire::{Bth, Deth, Gid, IbFrame, Lrh, Op, Opcode, Psn, Service};
 
+use super::data::Passed;
 use crate::fabric::pace::monotonic_ns;
 
 /// A command that captures what passes a port.
@@ -37,14 +38,12 @@ impl Taps {
         }
     }
 
-    /// Shows packets of data that the subnet has just carried.
-    pub(super) fn show_data(&mut self, subnet: &mut Subnet, record: &Record<'_>) {
-        if self.0.is_empty() {
-            return;
-        }
-        for (at, way) in subnet.take_passed() {
+    /// Shows packets of data that have passed.
+    pub(super) fn show_data(&mut self, subnet: &mut Subnet, passed: Vec<Passed>) {
+        for passed in passed {
+            let record = passed.record();
             for bytes in record.bytes.chunks(record.stride) {
-                self.copy(subnet, at, way, &Record { bytes, ..*record });
+                self.copy(subnet, passed.at, passed.way, &Record { bytes, ..record });
             }
         }
     }

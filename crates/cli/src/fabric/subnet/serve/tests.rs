@@ -24,7 +24,7 @@ fn fabric(name: &str) -> (Server, Host, Taken) {
     let place = Place::new(&format!("test-{name}-{}", std::process::id())).expect("a place");
     let taken = place.take().expect("a place of its own");
     let net = Net::parse(NET).expect("a topology");
-    let server = Server::new(&place, &net, PREFIX).expect("sockets");
+    let server = Server::new(&place, &net, PREFIX, None).expect("sockets");
     (server, Host { socket: place.subnet_socket(), name: "Host1".to_owned() }, taken)
 }
 
