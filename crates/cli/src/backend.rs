@@ -2,8 +2,8 @@
 
 use std::net::IpAddr;
 
-use anyhow::Context as _;
-use feroce::{Backend, Device, Error, Settings};
+use anyhow::{Context as _, ensure};
+use feroce::{Backend, Device, Error, Lid, LinkLayer, PortAttr, Settings};
 
 /// The names of backends, for the command line.
 pub(crate) const NAMES: [&str; 2] = Backend::NAMES;
@@ -20,7 +20,29 @@ pub(crate) fn choose(name: &str) {
 /// none at a loopback address of our choice.
 pub(crate) fn are_given() -> Result<bool, Error> {
     let settings = Settings::load()?;
-    Ok(settings.backend == Backend::RdmaCore || settings.fabric.is_some())
+    let is_host = settings.fabric.is_some() || settings.subnet.is_some();
+    Ok(settings.backend == Backend::RdmaCore || is_host)
+}
+
+/// Whether this process runs on a host of an InfiniBand fabric, whose adapter is its only device.
+/// Addresses of the machine lead to no device then.
+pub(crate) fn is_in_subnet() -> Result<bool, Error> {
+    Ok(Settings::load()?.subnet.is_some())
+}
+
+/// Whether an end of a TCP connection at this address uses the first device: the loopback says
+/// nothing of the devices of the kernel's drivers, nor of that of a host of a fabric.
+pub(crate) fn is_first_used(at: IpAddr) -> Result<bool, Error> {
+    Ok(is_in_subnet()? || at.is_loopback() && are_given()?)
+}
+
+/// The local identifier of a port: 0 on Ethernet. Fails on InfiniBand if it has none yet.
+pub(crate) fn lid(port: &PortAttr) -> anyhow::Result<Lid> {
+    ensure!(
+        port.link_layer == LinkLayer::Ethernet || port.lid != Lid(0),
+        "the port has no LID yet: start a subnet manager, as `feroce fabric run -n HOST -- opensm`"
+    );
+    Ok(port.lid)
 }
 
 /// An address of a device: the first IPv4 address, or else the first address.

@@ -3,7 +3,8 @@
 
 use feroce_engine::iwarp::{Begin, ReadyToReceive, StreamEnd, StreamSetup};
 use feroce_engine::{
-    Cqe, Data, PostError, QpState, SendFlags, SendOp, SendWr, SgeList, WcFlags, WcOpcode, WcStatus,
+    AddrVec, Cqe, CreateError, Data, PostError, QpState, QpType, SendFlags, SendOp, SendWr,
+    SgeList, WcFlags, WcOpcode, WcStatus,
 };
 use feroce_testkit::{Streams, TestQp, wr};
 use feroce_train::InlineBytes;
@@ -230,4 +231,12 @@ fn what_iwarp_does_not_have_is_refused() {
     }
     let two = Data::Sges(SgeList::new(&[streams.a.sge(0, 4), streams.a.sge(8, 4)]));
     assert_eq!(qa.sq.post(wr(2, SendOp::Read(remote), two)), Err(PostError::TooManySges));
+    let host = &mut streams.a;
+    for qp_type in [QpType::Uc, QpType::Ud, QpType::XrcIni] {
+        let created = host.engine.create_qp(host.init_attr(qp_type));
+        let unsupported = CreateError::Unsupported("iWARP has reliable connections only");
+        assert_eq!(created.map(|_| ()), Err(unsupported), "{qp_type:?}");
+    }
+    let handle = host.engine.create_ah(host.pd, AddrVec::default());
+    assert_eq!(handle, Err(CreateError::Unsupported("iWARP has no datagrams")));
 }

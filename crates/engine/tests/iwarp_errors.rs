@@ -361,6 +361,48 @@ fn a_stream_that_ends_inside_a_segment_was_cut() {
     }
 }
 
+/// The length field of a SEND is damaged on its way, and the peer waits for the answer.
+#[test]
+fn a_stream_whose_rest_does_not_arrive_ends() {
+    let mut peer = Peer::new();
+    let mut bytes = peer.peer.segment(&Header::Untagged(send(1)), b"hello");
+    bytes[0] ^= 0x40;
+    let (said, late) = (peer.peer.now, bytes.len() - 1);
+    peer.peer.say_bytes(&bytes[..late]);
+    // A minute is counted from the last byte.
+    let after = |seconds: u64| said.plus_nanos(seconds * 1_000_000_000);
+    let qpn = peer.peer.qp.qpn;
+    peer.peer.host.engine.handle_stream(after(40), qpn, &bytes[late..]);
+    let mut due = Vec::new();
+    while let Some(at) = peer.peer.host.engine.poll_timeout() {
+        peer.peer.host.engine.handle_timeout(at);
+        due.extend(peer.peer.end().map(|end| (at, end)));
+        assert_eq!(peer.peer.hear(), [], "the peer would not understand it");
+    }
+    assert_eq!(due, [(after(100), StreamEnd::Stalled)]);
+    assert_eq!(counted(&peer.peer), [("iwarp_stalled", 1)]);
+    assert_eq!(peer.peer.host.poll_all()[0].status, WcStatus::Flushed);
+    assert!(peer.peer.is_over, "the driver closes the connection");
+}
+
+#[test]
+fn a_stream_that_is_silent_between_segments_goes_on() {
+    let mut peer = Peer::new();
+    let header = write(peer.open.rkey(), 0x1_0000);
+    for _ in 0..3 {
+        let bytes = peer.peer.segment(&header, b"hello");
+        peer.peer.say_bytes(&bytes[..9]);
+        peer.peer.say_bytes(&bytes[9..]);
+        while let Some(at) = peer.peer.host.engine.poll_timeout() {
+            peer.peer.now = at;
+            peer.peer.host.engine.handle_timeout(at);
+            assert_eq!(peer.peer.hear(), []);
+        }
+    }
+    assert_eq!(peer.peer.end(), None);
+    assert_eq!(counted(&peer.peer), []);
+}
+
 #[test]
 fn responses_that_do_not_fit_their_read_are_refused() {
     for (stag_off, offset_off, len, last) in

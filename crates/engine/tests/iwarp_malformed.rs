@@ -425,6 +425,14 @@ impl<'a> Talk<'a> {
     /// Ends the stream, and checks how the host takes that.
     fn finish(mut self, is_broken: bool) -> (Host, StreamEnd) {
         self.hear();
+        if !is_broken {
+            // The peer is silent for long before it closes.
+            while let Some(at) = self.peer.host.engine.poll_timeout() {
+                self.peer.now = at;
+                self.peer.host.engine.handle_timeout(at);
+                self.hear();
+            }
+        }
         let (now, qpn) = (self.peer.now, self.peer.qp.qpn);
         self.peer.host.engine.handle_stream_end(now, qpn, is_broken);
         self.hear();
@@ -435,6 +443,7 @@ impl<'a> Talk<'a> {
         let name = match end {
             StreamEnd::Closed => "closed",
             StreamEnd::Cut => "iwarp_cut",
+            StreamEnd::Stalled => "iwarp_stalled",
             StreamEnd::PeerTerminated(_) => "iwarp_terminated_by_peer",
             StreamEnd::Terminated(cause) => {
                 let (header, payload) = self.last.as_ref().unwrap();

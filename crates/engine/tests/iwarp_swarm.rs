@@ -7,12 +7,13 @@
 
 use std::collections::VecDeque;
 
-use feroce_engine::iwarp::{Begin, ReadyToReceive, StreamSetup};
+use feroce_engine::iwarp::{Begin, ReadyToReceive, StreamEnd, StreamSetup};
 use feroce_engine::{
     Config, Cqe, Data, SendFlags, SendOp, SendWr, SgeList, TransportKind, WcOpcode, WcStatus,
 };
 use feroce_testkit::{Host, Streams, TestQp, wr};
 use feroce_wire::Imm;
+use feroce_wire::iwarp::terminate::Cause;
 
 /// Each end has five parts of memory of this length: what it sends from, where receives are, what
 /// the peer may write, where its READs go, and words for the atomics of the peer. The peer reads
@@ -79,6 +80,8 @@ struct End {
     /// Where the next WRITE of the peer and the next READ of this end go: each byte is used once.
     written: usize,
     fetched: usize,
+    /// The stream has ended: what was posted is flushed.
+    is_over: bool,
 }
 
 impl End {
@@ -87,7 +90,8 @@ impl End {
         let model = host.read(0, MEMORY);
         let (expected, incoming) = (VecDeque::new(), VecDeque::new());
         let (posted, receives, written, fetched) = (0, 0, WRITTEN, FETCHED);
-        Self { qp, model, expected, incoming, posted, receives, written, fetched }
+        let is_over = false;
+        Self { qp, model, expected, incoming, posted, receives, written, fetched, is_over }
     }
 
     /// Posts a receive; each has a place of its own.
@@ -106,6 +110,25 @@ impl End {
     fn check_all(&mut self, host: &mut Host, seed: u64) {
         for cqe in host.poll_all() {
             self.check(host, &cqe, seed);
+        }
+    }
+
+    /// Takes the completions so far of an end whose stream may have ended: after the first request
+    /// that was flushed, all are.
+    fn check_or_flush(&mut self, host: &mut Host, seed: u64) {
+        for cqe in host.poll_all() {
+            if cqe.status != WcStatus::Flushed {
+                assert!(!self.is_over, "seed {seed}: {cqe:?} after others were flushed");
+                self.check(host, &cqe, seed);
+                continue;
+            }
+            self.is_over = true;
+            if cqe.opcode == WcOpcode::Recv {
+                let (wr_id, _) = self.incoming.pop_front().unwrap();
+                assert_eq!(cqe.wr_id, wr_id, "seed {seed}");
+            } else if self.expected.front().is_some_and(|(wr_id, ..)| *wr_id == cqe.wr_id) {
+                self.expected.pop_front();
+            }
         }
     }
 
@@ -285,6 +308,63 @@ fn run(seed: u64, is_extended: bool) {
     assert!(streams.ends.iter().all(Vec::is_empty), "seed {seed}: {:?}", streams.ends);
 }
 
+/// Both ends talk over a stream that damages a byte now and then. Returns how the streams have
+/// ended.
+fn run_damaged(seed: u64) -> Vec<StreamEnd> {
+    let mut dice = Dice(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
+    // In short segments, lengths are often what is damaged.
+    let max_ulpdu = [41, 41, 300, 1442][dice.roll(4)];
+    let begin = Begin::Announce(ReadyToReceive::Write);
+    let a = StreamSetup { max_ulpdu, begin, crc: true, ..StreamSetup::INITIATOR };
+    let begin = Begin::Await(Some(ReadyToReceive::Write));
+    let mut streams = Streams::default();
+    let (qa, qb) = streams.connect(&a, &StreamSetup { begin, ..a });
+    let mut ea = End::new(&streams.a, qa, 5);
+    let mut eb = End::new(&streams.b, qb, 99);
+    let (most, rate) = ([3, 40, 2000][dice.roll(3)], 500 + dice.roll(10_000));
+    let (mut until, mut damaged) = (dice.roll(rate), dice.0);
+    let mut damage = |bytes: &mut [u8]| {
+        if let Some(byte) = bytes.get_mut(until) {
+            let mut dice = Dice(damaged);
+            *byte ^= 1 << dice.roll(8);
+            (until, damaged) = (dice.roll(rate), dice.0);
+        } else {
+            until -= bytes.len();
+        }
+    };
+    for _ in 0..4 {
+        for _ in 0..dice.roll(4) {
+            let (a, b) = ((&streams.a, &mut ea), (&streams.b, &mut eb));
+            let _ = match dice.one_in(2) {
+                true => post(&mut dice, false, a, b),
+                false => post(&mut dice, false, b, a),
+            };
+        }
+        for _ in 0..dice.roll(200) {
+            streams.step_damaged(&mut |waiting| 1 + dice.roll(most.min(waiting)), &mut damage);
+        }
+        ea.check_or_flush(&mut streams.a, seed);
+        eb.check_or_flush(&mut streams.b, seed);
+        if streams.ends.iter().any(|ends| !ends.is_empty()) {
+            break;
+        }
+    }
+    for _ in 0..1000 {
+        while streams.step_damaged(&mut |waiting| 1 + dice.roll(most.min(waiting)), &mut damage) {}
+        if !streams.sleep() {
+            break;
+        }
+    }
+    for (host, end) in [(&mut streams.a, &mut ea), (&mut streams.b, &mut eb)] {
+        end.check_or_flush(host, seed);
+        assert!(end.expected.is_empty(), "seed {seed}: {} did not complete", end.expected.len());
+        assert!(end.incoming.is_empty(), "seed {seed}: not received");
+    }
+    let [a, b] = &streams.ends;
+    assert!(a.len() == b.len() && a.len() <= 1, "seed {seed}: {a:?} and {b:?}");
+    a.iter().chain(b).map(|event| event.end).collect()
+}
+
 /// Seeds of each test, or as many as the environment says.
 fn seeds() -> std::ops::Range<u64> {
     let count = std::env::var("FEROCE_TEST_SEEDS").map_or(40, |text| text.parse().unwrap());
@@ -300,4 +380,20 @@ fn random_programs_end_as_the_model_says() {
 #[test]
 fn random_programs_with_the_extensions_end_as_the_model_says() {
     seeds().for_each(|seed| run(seed, true));
+}
+
+/// A byte that changes on its way ends the stream at both ends, sooner or later: whatever it was
+/// of, nothing that is wrong completes, and nothing waits for ever.
+#[test]
+fn damaged_streams_end_at_both_ends() {
+    let ends: Vec<StreamEnd> =
+        seeds().flat_map(|seed| 3 * seed..3 * seed + 3).flat_map(run_damaged).collect();
+    let crc = StreamEnd::Terminated(Cause::MPA_CRC);
+    for kind in
+        [crc, StreamEnd::PeerTerminated(Cause::MPA_CRC), StreamEnd::Stalled, StreamEnd::Closed]
+    {
+        let count = ends.iter().filter(|end| **end == kind).count();
+        println!("{kind:?}: {count} of {}", ends.len());
+        assert!(count > 0, "{kind:?} was not tried");
+    }
 }

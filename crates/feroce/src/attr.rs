@@ -158,6 +158,8 @@ pub struct DeviceAttr {
     pub core_clock_khz: u64,
     /// Completion vectors.
     pub comp_vectors: u32,
+    /// Engines with a thread each, among which it divides its queue pairs (the setting `shards`).
+    pub shards: u8,
 }
 
 impl DeviceAttr {
@@ -198,6 +200,7 @@ impl DeviceAttr {
             completion_timestamp_mask: u64::MAX,
             core_clock_khz: 1_000_000,
             comp_vectors: info.comp_vectors,
+            shards: 1,
         }
     }
 }

@@ -6,7 +6,6 @@
 use std::ffi::OsString;
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
-use std::str::FromStr;
 use std::sync::Arc;
 use std::{env, fs};
 
@@ -28,7 +27,7 @@ mod values;
 pub use backend::Backend;
 pub use error::{SettingError, SettingPlace};
 pub use sources::SettingSource;
-use values::{addresses, bytes, lint, name, portd, switch};
+use values::{addresses, bytes, lint, name, number, portd, shards, switch};
 
 /// What the drop-in library does about likely mistakes in the use of verbs.
 ///
@@ -96,6 +95,9 @@ pub struct Settings {
     pub ecn: bool,
     /// Receive buffer to ask the kernel for, in bytes.
     pub rcvbuf: usize,
+    /// Shards of a device: engines with a thread each, among which it divides its queue pairs. 0:
+    /// one for every two processors, up to eight, where the device can have several.
+    pub shards: u8,
     /// Share the addresses of the host with other processes of the same user.
     pub shared: bool,
     /// Receive through the `feroce portd --all-users` of root, of the own user, or of one of these
@@ -148,6 +150,7 @@ impl Default for Settings {
             gro: true,
             ecn: true,
             rcvbuf: 8 << 20,
+            shards: 1,
             shared: true,
             portd: Some(Vec::new()),
             convert: false,
@@ -401,6 +404,13 @@ const KEYS: &[Key] = &[
         apply: |s, v| set(&mut s.rcvbuf, bytes(v)),
     },
     Key {
+        name: "shards",
+        default: "1",
+        help: "engines with a thread each that divide the queue pairs of a device, up to 16; \
+               with `auto`, one for every two processors, up to 8, where a device can have several",
+        apply: |s, v| set(&mut s.shards, shards(v)),
+    },
+    Key {
         name: "shared",
         default: "on",
         help: "share the addresses of this host with other processes of the same user, and reach \
@@ -583,10 +593,6 @@ fn check_variables(names: impl Iterator<Item = OsString>) -> Result<(), SettingE
 fn set<T>(field: &mut T, value: Result<T, Wrong>) -> Result<(), Wrong> {
     *field = value?;
     Ok(())
-}
-
-fn number<T: FromStr>(value: &str) -> Result<T, Wrong> {
-    value.replace('_', "").parse().map_err(|_| "expected a number in range".into())
 }
 
 #[cfg(test)]

@@ -1,5 +1,7 @@
 //! An open device.
 
+mod shard;
+
 use std::io;
 use std::os::fd::BorrowedFd;
 use std::path::Path;
@@ -7,9 +9,8 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use feroce_engine::{AsyncEvent, Config, Counters, DropCounters, Engine, TransportKind};
-use feroce_link::tcp::{TcpLink, TcpPort};
 use feroce_link::{Carrier, Control, Logger};
-use feroce_local::{HostCarrier, Lease, Opening, Registry};
+use feroce_local::{Lease, Opening, Registry};
 use feroce_train::{Framing, GidEntry, Instant};
 use feroce_wire::{Gid, Lid};
 
@@ -21,13 +22,13 @@ use crate::config::congestion;
 use crate::device::interface_monitor::InterfaceMonitor;
 use crate::device::monitor::Monitor;
 use crate::device::{Device, DeviceKind};
-use crate::driver::{AsyncQueue, Clock, Driver, Wakes};
-use crate::fabric_port::{self, FabricPort};
-use crate::sigbus::{self, Sigbus};
+use crate::driver::{AsyncQueue, Clock, Driver, Shards, Wakes};
+use crate::fabric_port::FabricPort;
 use crate::stack::Faults;
 use crate::subnet_port::{self, Joined};
 use crate::summary::Summary;
 use crate::{Backend, Error, Settings, stack, sys};
+use shard::Started;
 
 /// Directory of the registry through which processes of the host find each other.
 const SHARED_ROOT: &str = "/dev/shm";
@@ -138,11 +139,12 @@ impl Device {
         if self.kind() == DeviceKind::Kernel {
             return Ok(self.open()?.attr());
         }
-        let mut config = engine_config(&Settings::load()?);
+        let settings = Settings::load()?;
+        let mut config = engine_config(&settings);
         if let Some(port) = self.adapter().and_then(|adapter| adapter.ports.first()) {
             config.pkeys.clone_from(&port.pkeys);
         }
-        Ok(device_attr(self, &config))
+        Ok(device_attr(self, &config, shard::count(&settings)))
     }
 
     /// Its port as it was when the device was listed.
@@ -176,64 +178,15 @@ impl Context {
             config.seed = sys::random_u64()?;
         }
         config.port_mtu = device.path_mtu();
-        let wakes = Arc::<Wakes>::default();
-        let log = Logger::new(Arc::<Wakes>::clone(&wakes));
-        let clock = Clock::start();
-        let (fabric, port) = FabricPort::join(&device, &settings, &clock, &log)?.unzip();
-        if let (Some(fabric), Some(port)) = (&fabric, &port) {
-            restrict_qpns(&mut config, fabric.prefix());
-            fabric_port::fit(&mut config, &port.welcome());
-        }
-        let iwarp = stack::iwarp(&settings)?;
-        let (registry, lease) = join(&settings, config.seed, &device);
-        if let Some(registry) = &registry {
-            restrict_qpns(&mut config, registry.prefix());
-            if !sigbus::is_blocked() {
-                registry.guard_with(&Sigbus);
-            }
-            if settings.readable {
-                registry.let_all_read();
-            }
-        }
-        let mut engine = Engine::new(config);
-        if let Some(registry) = &registry {
-            engine.set_host_memory(Arc::<Registry>::clone(registry));
-        }
-        let prefix = registry.as_ref().map(|registry| registry.prefix());
-        let ether = stack::rocev1(&device, &settings, prefix, &log);
-        let has_v1 = ether.is_some();
-        let udp = stack::udp(&device, &settings, &log);
-        let streams = iwarp.map(|_| TcpLink::new()).transpose()?;
-        let mut link: Box<dyn HostCarrier> = match (port, &streams) {
-            (Some(port), _) => Box::new(port),
-            (None, Some(streams)) => Box::new(TcpPort::of(streams)?),
-            (None, None) => {
-                stack::carrier(udp, ether, registry.as_ref().map(|r| (r, lease)), &settings)?
-            }
-        };
-        let bound = bind(&device, &mut *link, registry.is_some())?;
-        for (i, entry) in (0..).zip(table(&bound, has_v1)) {
-            engine.set_gid(i, entry);
-        }
-        // Setting the initial GIDs raises events. No consumer listens yet, and they are not
-        // changes, so they are discarded.
-        while engine.poll_event().is_some() {}
-        let monitor = monitor_of(&device, has_v1);
-        let (name, is_shared, faults) = (device.name(), registry.is_some(), Faults::new(&settings));
-        let streams =
-            streams.map(|tcp| stack::streams(tcp, &settings, &faults, &clock, name, &log));
-        let link = match streams {
-            // Layers on packets would see none.
-            Some(_) => link,
-            None => stack::build(link, is_shared, &settings, &faults, &clock, name, &log)?,
-        };
-        let driver = Driver::start(engine, link, clock, &device, monitor, wakes)?;
-        driver.set_faults(faults);
-        driver.set_streams(streams.transpose()?);
+        let Started { shards, registry, fabric, iwarp, has_v1 } =
+            shard::start(&device, &settings, &config)?;
         has_spare_descriptors()?;
-        let (summary, converts) = (settings.stats.then(|| Summary::new(name)), settings.convert);
+        let (name, converts) = (device.name(), settings.convert);
+        let summary = settings.stats.then(|| Summary::new(name));
         let cm_framing = if has_v1 { settings.cm_framing } else { Framing::RoceV2 };
-        let soft = SoftAdapter { driver, registry, fabric, iwarp, cm_framing, converts, summary };
+        let driver = Arc::clone(shards.first());
+        let soft =
+            SoftAdapter { driver, shards, registry, fabric, iwarp, cm_framing, converts, summary };
         let adapter = Either::Soft(Arc::new(soft));
         Self::listening(Arc::new(ContextInner { adapter, device }))
     }
@@ -244,7 +197,7 @@ impl Context {
         let absent = if config.transport == TransportKind::Iwarp {
             Some("iWARP needs TCP, and an InfiniBand fabric has none: set `transport` to `roce`")
         } else {
-            None
+            shard::refusal(settings)
         };
         if let Some(text) = absent {
             return Err(io::Error::new(io::ErrorKind::Unsupported, text).into());
@@ -268,14 +221,16 @@ impl Context {
         let (name, faults) = (device.name(), Faults::new(settings));
         let link = stack::build(Box::new(link), false, settings, &faults, &clock, name, &log)?;
         let monitor = Some(Monitor::Subnet(monitor));
-        let driver = Driver::start(engine, link, clock, &device, monitor, wakes)?;
+        let driver = Driver::start(engine, link, clock, &device, monitor, wakes, true)?;
         driver.set_faults(faults);
         has_spare_descriptors()?;
         let summary = settings.stats.then(|| Summary::new(device.name()));
         let (registry, iwarp, converts) = (None, None, false);
         let fabric = Some(FabricPort::in_subnet(slot, place));
         let cm_framing = Framing::InfiniBand;
-        let soft = SoftAdapter { driver, registry, fabric, iwarp, cm_framing, converts, summary };
+        let shards = Arc::new(Shards::new(Arc::clone(&driver), Vec::new()));
+        let soft =
+            SoftAdapter { driver, shards, registry, fabric, iwarp, cm_framing, converts, summary };
         let adapter = Either::Soft(Arc::new(soft));
         Self::listening(Arc::new(ContextInner { adapter, device }))
     }
@@ -285,7 +240,7 @@ impl Context {
     pub(crate) fn in_world(
         device: Device,
         config: Config,
-        link: Box<dyn HostCarrier>,
+        link: Box<dyn feroce_local::HostCarrier>,
     ) -> Result<Self, Error> {
         let mut engine = Engine::new(Config { port_mtu: device.path_mtu(), ..config });
         for (i, gid) in (0..).zip(device.gids()) {
@@ -293,10 +248,12 @@ impl Context {
         }
         while engine.poll_event().is_some() {}
         let wakes = Arc::<Wakes>::default();
-        let driver = Driver::start(engine, link, Clock::start(), &device, None, wakes)?;
+        let driver = Driver::start(engine, link, Clock::start(), &device, None, wakes, true)?;
         let (registry, fabric, iwarp, converts, summary) = (None, None, None, false, None);
         let cm_framing = Framing::RoceV2;
-        let soft = SoftAdapter { driver, registry, fabric, iwarp, cm_framing, converts, summary };
+        let shards = Arc::new(Shards::new(Arc::clone(&driver), Vec::new()));
+        let soft =
+            SoftAdapter { driver, shards, registry, fabric, iwarp, cm_framing, converts, summary };
         let adapter = Either::Soft(Arc::new(soft));
         Self::listening(Arc::new(ContextInner { adapter, device }))
     }

@@ -9,7 +9,7 @@ use feroce_wire::Qpn;
 
 use crate::Error;
 use crate::backend::{CqSide, either, map_either};
-use crate::busy_poll::{BusyPoll, LOOK_NS, Step};
+use crate::busy_poll::{BusyPoll, Step};
 use crate::channel::CompChannel;
 use crate::context::Context;
 use crate::deadline::Deadline;
@@ -201,7 +201,18 @@ impl Cq {
 
     /// Takes a completion, driving the adapter if there is none; the thread does not sleep.
     pub(crate) fn look_one(&self) -> Option<Cqe> {
-        either!(self.side(), cq => cq.look_one())
+        either!(self.side(), cq => cq.look_one()).inspect(|_| self.came())
+    }
+
+    /// Takes a completion for which a task may have waited, if there is one; does not drive the
+    /// adapter.
+    #[inline]
+    pub(crate) fn take_waited(&self) -> Option<Cqe> {
+        self.take_one().inspect(|_| self.came())
+    }
+
+    fn came(&self) {
+        self.inner.busy_poll.came(|| either!(self.side(), cq => cq.now()));
     }
 
     /// Takes a completion, after looking for one for a while if that is worth it. `None`: the task
@@ -220,11 +231,11 @@ impl Cq {
             }
             Step::Look => {}
         }
-        let cqe = either!(self.side(), cq => cq.linger(LOOK_NS));
+        let cqe = either!(self.side(), cq => cq.linger(busy_poll.look_ns()));
         if cqe.is_some() {
             busy_poll.found();
         } else {
-            busy_poll.missed();
+            busy_poll.missed(either!(self.side(), cq => cq.now()));
         }
         Poll::Ready(cqe)
     }

@@ -1,14 +1,14 @@
 //! Completions to the futures of their requests.
 
-use std::collections::BTreeMap;
+mod routes;
+
 use std::future::Future;
 use std::ops::Range;
 use std::pin::{Pin, pin};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 
-use feroce_engine::{Cqe, Notify, RecvWr, SendFlags, SendOp, SendWr, WcOpcode, WcStatus};
-use feroce_train::Instant;
+use feroce_engine::{Cqe, Notify, RecvWr, SendFlags, SendOp, SendWr};
 use feroce_wire::Qpn;
 
 use crate::cq::Cq;
@@ -16,6 +16,7 @@ use crate::pool::Buf;
 use crate::qp::Qp;
 use crate::srq::Srq;
 use crate::{PostError, sys};
+use routes::{Due, Routes};
 
 /// Hands each completion of a queue to the future of its request, so that many tasks can use one
 /// queue. Cheap to clone; all clones are the same router.
@@ -55,99 +56,15 @@ pub struct Router {
     routes: Arc<Mutex<Routes>>,
 }
 
-/// The requests that are under way.
-#[derive(Debug)]
-struct Routes {
-    requests: BTreeMap<u64, Route>,
-    next: u64,
-    /// The request whose task waits for the queue; the tasks of the others wait for their requests
-    /// alone.
-    leader: Option<u64>,
-}
-
-#[derive(Debug)]
-struct Route {
-    /// The caller's number.
-    wr_id: u64,
-    /// The queue pair, unless the request is in a shared receive queue.
-    qpn: Option<Qpn>,
-    state: RouteState,
-    /// The buffer that the adapter may access until the request is complete.
-    buf: Option<Buf>,
-}
-
-#[derive(Debug)]
-enum RouteState {
-    /// Not complete; the task to wake, if it waits already.
-    Waiting(Option<Waker>),
-    Complete(Cqe),
-    /// Not complete, and the future was dropped.
-    Abandoned,
-}
-
-impl Routes {
-    fn begin(&mut self, wr_id: u64, qpn: Option<Qpn>, buf: Option<Buf>) -> u64 {
-        let number = self.next;
-        self.next = self.next.wrapping_add(1);
-        let state = RouteState::Waiting(None);
-        self.requests.insert(number, Route { wr_id, qpn, state, buf });
-        number
-    }
-
-    /// Notes a completion. Returns the task to wake, and the buffer of a request whose future was
-    /// dropped; the caller drops it without the lock.
-    fn complete(&mut self, mut cqe: Cqe) -> (Option<Waker>, Option<Buf>) {
-        let number = cqe.wr_id;
-        let Some(route) = self.requests.get_mut(&number) else { return (None, None) };
-        cqe.wr_id = route.wr_id;
-        match std::mem::replace(&mut route.state, RouteState::Complete(cqe)) {
-            RouteState::Waiting(waker) => (waker, None),
-            RouteState::Abandoned => {
-                (None, self.requests.remove(&number).and_then(|route| route.buf))
-            }
-            RouteState::Complete(_) => (None, None),
-        }
-    }
-
-    /// The result of a request that is complete.
-    fn take(&mut self, number: u64) -> Option<(Cqe, Option<Buf>)> {
-        let route = self.requests.get(&number)?;
-        let RouteState::Complete(cqe) = route.state else { return None };
-        let buf = self.requests.remove(&number).and_then(|route| route.buf);
-        Some((cqe, buf))
-    }
-
-    /// A request no longer waits. If its task was the one that waits for the queue, another takes
-    /// over: the result is to be woken.
-    fn resign(&mut self, number: u64) -> Option<Waker> {
-        if self.leader != Some(number) {
-            return None;
-        }
-        self.leader = None;
-        self.requests.values_mut().find_map(|route| match &mut route.state {
-            RouteState::Waiting(waker) => waker.take(),
-            _ => None,
-        })
-    }
-}
-
-impl Drop for Routes {
-    fn drop(&mut self) {
-        let is_complete = |route: &Route| matches!(route.state, RouteState::Complete(_));
-        let left = std::mem::take(&mut self.requests).into_values();
-        let open = left.filter(|route| !is_complete(route));
-        // The adapter may still access these.
-        open.filter_map(|route| route.buf).for_each(Buf::lose);
-    }
-}
+/// Completions that the task which waits for the queue takes before the other tasks run.
+const MOST: usize = 32;
 
 impl Router {
     /// A router for a queue.
     pub fn new(cq: &Cq) -> Self {
         // Completions of requests that were posted by others belong to no number of this router.
-        let next = sys::random_u64().unwrap_or(1 << 32);
-        let routes = Routes { requests: BTreeMap::new(), next, leader: None };
-        Self { cq: cq.clone(), routes: Arc::new(Mutex::new(routes)) }
+        let serial = sys::random_u64().map_or(1, |random| random as u32);
+        Self { cq: cq.clone(), routes: Arc::new(Mutex::new(Routes::new(serial))) }
     }
 
     /// The queue.
@@ -213,8 +130,8 @@ impl Router {
 
     fn posted(&self, number: u64, posted: Result<(), PostError>) -> Result<Routed, Refused> {
         if let Err(error) = posted {
-            let route = self.lock().requests.remove(&number);
-            return Err(Refused { error, buf: route.and_then(|route| route.buf) });
+            let buf = self.lock().remove(number);
+            return Err(Refused { error, buf });
         }
         Ok(Routed { router: self.clone(), number })
     }
@@ -224,37 +141,32 @@ impl Router {
     /// the adapter has done with them; a program that wants them back brings the queue pair into
     /// the state ERROR and takes the completions before it destroys it.
     pub fn forget(&self, qpn: Qpn) {
-        let mut routes = self.lock();
-        let is_gone = |route: &Route| {
-            route.qpn == Some(qpn) && !matches!(route.state, RouteState::Complete(_))
-        };
-        let gone = routes.requests.iter_mut().filter(|(_, route)| is_gone(route));
-        let gone: Vec<(u64, Option<Buf>)> =
-            gone.map(|(&number, route)| (number, route.buf.take())).collect();
-        let mut wakers = Vec::new();
-        for (number, buf) in gone {
-            buf.into_iter().for_each(Buf::lose);
-            let (status, now) = (WcStatus::Flushed, Instant::ZERO);
-            let cqe = Cqe::new(number, qpn, WcOpcode::Send, status, now);
-            wakers.extend(routes.complete(cqe).0);
-        }
-        drop(routes);
-        wakers.into_iter().for_each(Waker::wake);
+        let due = self.lock().flush(qpn);
+        due.run();
     }
 
     /// Hands over the completions that the queue has now. Futures of the router do that while a
     /// task awaits one; a program that drops the futures of its sends calls this instead, so that
     /// the queue empties and buffers return to their pools.
     pub fn reap(&self) {
-        while let Some(cqe) = self.cq.look_one() {
-            self.hand_over(cqe);
-        }
+        while self.hand_over(|| self.cq.take_waited()) {}
     }
 
-    fn hand_over(&self, cqe: Cqe) {
-        // The buffer is dropped without the lock: that wakes tasks, too.
-        let (waker, _buf) = self.lock().complete(cqe);
-        waker.into_iter().for_each(Waker::wake);
+    /// Hands completions over, as many as there are but not too many. Returns whether there were
+    /// any.
+    fn hand_over(&self, mut next: impl FnMut() -> Option<Cqe>) -> bool {
+        let mut due = Due::default();
+        let mut count = 0;
+        while count < MOST
+            && let Some(cqe) = next()
+        {
+            let (waker, buf) = self.lock().complete(cqe);
+            due.add(waker, buf);
+            count += 1;
+        }
+        // Without the lock: tasks are woken.
+        due.run();
+        count > 0
     }
 }
 
@@ -298,41 +210,50 @@ impl Routed {
     /// whether the task also has to wait for the queue.
     fn look(&self, cx: &Context<'_>) -> Result<(Cqe, Option<Buf>), bool> {
         let mut routes = self.router.lock();
-        if let Some(taken) = routes.take(self.number) {
+        if let Some(taken) = routes.take_or_wait(self.number, cx.waker()) {
             let next = routes.resign(self.number);
             drop(routes);
             next.into_iter().for_each(Waker::wake);
             return Ok(taken);
         }
-        if let Some(route) = routes.requests.get_mut(&self.number) {
-            route.state = RouteState::Waiting(Some(cx.waker().clone()));
-        }
         Err(*routes.leader.get_or_insert(self.number) == self.number)
     }
 
     fn poll_route(&self, cx: &mut Context<'_>) -> Poll<(Cqe, Option<Buf>)> {
+        let router = &self.router;
         loop {
-            self.router.reap();
-            match self.look(cx) {
+            let leads = match self.look(cx) {
                 Ok(taken) => return Poll::Ready(taken),
-                Err(false) => return Poll::Pending,
-                Err(true) => {}
+                Err(leads) => leads,
+            };
+            if router.hand_over(|| router.cq.take_waited()) {
+                continue;
             }
-            match self.router.cq.poll_briefly(cx) {
-                Poll::Ready(Some(cqe)) => {
-                    self.router.hand_over(cqe);
-                    continue;
-                }
-                Poll::Ready(None) => {}
+            if !leads {
+                return Poll::Pending;
+            }
+            if std::mem::take(&mut router.lock().has_news) {
+                // What the completions have set off runs before this task keeps its thread again.
+                cx.waker().wake_by_ref();
+                return Poll::Pending;
+            }
+            let first = match router.cq.poll_briefly(cx) {
+                Poll::Ready(first) => first,
                 Poll::Pending => return Poll::Pending,
+            };
+            if let Some(first) = first {
+                // Those behind it are handed over with it, so that their tasks answer together.
+                let mut first = Some(first);
+                router.hand_over(|| first.take().or_else(|| router.cq.take_waited()));
+                continue;
             }
             // A completion that comes from now on is an event; one that came before is taken here.
-            self.router.cq.notify(Notify::Next);
-            self.router.reap();
+            router.cq.notify(Notify::Next);
+            while router.hand_over(|| router.cq.look_one()) {}
             if let Ok(taken) = self.look(cx) {
                 return Poll::Ready(taken);
             }
-            let event = pin!(self.router.cq.channel().event());
+            let event = pin!(router.cq.channel().event());
             if event.poll(cx).is_pending() {
                 return Poll::Pending;
             }
@@ -359,13 +280,7 @@ impl Future for RoutedBuf {
 impl Drop for Routed {
     fn drop(&mut self) {
         let mut routes = self.router.lock();
-        let mut done = None;
-        if let Some(route) = routes.requests.get_mut(&self.number) {
-            match route.state {
-                RouteState::Complete(_) => done = routes.requests.remove(&self.number),
-                _ => route.state = RouteState::Abandoned,
-            }
-        }
+        let done = routes.abandon(self.number);
         let next = routes.resign(self.number);
         drop(routes);
         // The buffer of the request returns to its pool, and tasks are woken.

@@ -17,17 +17,19 @@ fn manager(net: u8, number: u8) -> (Manager, IpAddr) {
     (Manager::with([Device::at([ip]).open_with(settings).unwrap()]).unwrap(), ip)
 }
 
-/// Connections that the limit of descriptors allows, up to 500: each end has a socket, and a
-/// channel of its id.
+/// Connections that the limit of descriptors allows, up to 500, or as many as
+/// `FEROCE_TEST_CONNECTIONS` says: each end has a socket, and a channel of its id.
 fn most() -> usize {
+    let asked = std::env::var("FEROCE_TEST_CONNECTIONS").ok().map(|n| n.parse().unwrap());
     let (soft, hard) = getrlimit(Resource::RLIMIT_NOFILE).unwrap();
-    let wanted = hard.min(10_000);
+    let wanted = hard.min(asked.map_or(10_000, |n: usize| n as u64 * 8 + 200));
     if soft < wanted {
         setrlimit(Resource::RLIMIT_NOFILE, wanted, hard).unwrap();
     }
     let connections = usize::try_from(wanted.max(soft)).unwrap().saturating_sub(200) / 8;
     assert!(connections >= 50, "the limit of descriptors is too low for this test");
-    connections.min(500)
+    asked.inspect(|n| assert!(connections >= *n, "descriptors for {connections} connections only"));
+    connections.min(asked.unwrap_or(500))
 }
 
 /// All of them are there at the same time, carry data, and end.

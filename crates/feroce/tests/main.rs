@@ -22,6 +22,7 @@ mod namespaces;
 #[path = "../../link/tests/common/netns.rs"]
 #[allow(dead_code, reason = "other tests use the rest")]
 mod netns;
+mod shards;
 mod shorter;
 mod stopped;
 mod threads;

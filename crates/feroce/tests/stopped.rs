@@ -7,7 +7,9 @@ use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
 
 use crate::common::{ALL, Host, connect};
-use feroce::{Endpoint, Gid, Iova, Mr, Pmtu, Psn, Qp, Qpn, Remote, Rkey, SendOp, SendWr, WcStatus};
+use feroce::{
+    Endpoint, Gid, Iova, Lid, Mr, Pmtu, Psn, Qp, Qpn, Remote, Rkey, SendOp, SendWr, WcStatus,
+};
 use nix::sys::mman::{MapFlags, ProtFlags, mmap_anonymous, mprotect};
 use nix::sys::signal::{Signal, kill};
 use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
@@ -35,7 +37,7 @@ extern "C" fn stop_in_copy(_: i32) {
 }
 
 fn describe(qp: &Qp, mr: &Mr) -> String {
-    let Endpoint { gid, qpn, psn, mtu } = qp.endpoint().expect("an endpoint");
+    let Endpoint { gid, qpn, psn, mtu, .. } = qp.endpoint().expect("an endpoint");
     let ip = std::net::Ipv4Addr::from(gid.as_ipv4().expect("an IPv4 address"));
     let Remote { addr, rkey } = mr.remote(0);
     format!("{ip} {} {} {} {addr} {}", qpn.get(), psn.get(), mtu.bytes(), rkey.0)
@@ -48,6 +50,7 @@ fn understand(text: &str) -> (Endpoint, Remote) {
     let ip: std::net::Ipv4Addr = ip.parse().expect("an address");
     let endpoint = Endpoint {
         gid: Gid::from_ipv4(ip.octets()),
+        lid: Lid(0),
         qpn: Qpn::new(number(qpn) as u32),
         psn: Psn::new(number(psn) as u32),
         mtu: Pmtu::at_most(number(mtu) as usize).expect("an MTU"),

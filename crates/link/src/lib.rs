@@ -49,7 +49,7 @@ pub use roce::RoceLink;
 pub use size::parse_size;
 pub use tap::{Direction, Seen, Tap, Tapped};
 pub use trace::{Trace, TraceFile};
-pub use udp::{UdpConfig, UdpLink};
+pub use udp::{Steering, UdpConfig, UdpLink};
 
 /// What the owner of a carrier tells it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -168,6 +168,10 @@ pub trait SharedPort: Carrier {
     /// Receives at an address of the port with a socket that another process has opened, and has
     /// still. False: the socket does not receive there.
     fn borrow_receiver(&mut self, addr: Gid, socket: OwnedFd) -> bool;
+
+    /// Whether another link of this device receives at an address. Then [`SharedPort::listen`] lets
+    /// the kernel divide the packets between both.
+    fn is_steered(&self, addr: Gid) -> bool;
 
     /// Whether [`Carrier::receive`] has anything to do.
     fn is_watching(&self) -> bool;

@@ -194,6 +194,10 @@ impl SharedPort for RoceLink {
         self.udp.borrow_receiver(addr, socket)
     }
 
+    fn is_steered(&self, addr: Gid) -> bool {
+        self.udp.is_steered(addr)
+    }
+
     #[inline]
     fn is_watching(&self) -> bool {
         self.beside.is_some() || self.udp.is_watching()

@@ -4,6 +4,7 @@ use std::io::{self, IoSlice};
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, AsRawFd, RawFd};
 
+use feroce_train::{Burst, BurstPiece};
 use feroce_wire::Gid;
 use nix::errno::Errno;
 
@@ -14,6 +15,23 @@ pub(crate) fn set_int(socket: impl AsFd, level: i32, name: i32, value: i32) -> i
     // SAFETY: the descriptor is borrowed for the call, and the pointer leads to `len` bytes that
     // live as long.
     let rc = unsafe { libc::setsockopt(fd, level, name, value.cast(), len) };
+    if rc == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+/// Sets the program that chooses among sockets which share an address and a port.
+pub(crate) fn attach_reuseport_filter(
+    socket: impl AsFd,
+    program: &[libc::sock_filter],
+) -> io::Result<()> {
+    let filter = libc::sock_fprog {
+        len: u16::try_from(program.len()).map_err(|_| io::ErrorKind::InvalidInput)?,
+        filter: program.as_ptr().cast_mut(),
+    };
+    let (level, name) = (libc::SOL_SOCKET, libc::SO_ATTACH_REUSEPORT_CBPF);
+    let (fd, len) = (socket.as_fd().as_raw_fd(), size_of_val(&filter) as libc::socklen_t);
+    // SAFETY: the descriptor is borrowed for the call, and the pointers lead to a program header
+    // and to as many instructions as it says. The kernel copies both and writes to neither.
+    let rc = unsafe { libc::setsockopt(fd, level, name, (&raw const filter).cast(), len) };
     if rc == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
@@ -80,17 +98,54 @@ pub(crate) fn send_to(fd: RawFd, bytes: &[u8], to: &SocketAddr) -> Result<(), Er
     if sent < 0 { Err(Errno::last()) } else { Ok(()) }
 }
 
-/// Sends a message over a connected socket, if there is room for it; see [`send_to`].
+/// Sends a message over a connected socket, if there is room for it, or as many bytes of a stream
+/// as there is room for; see [`send_to`]. Returns how many were taken.
 #[inline]
-pub(crate) fn send(fd: RawFd, bytes: &[u8]) -> Result<(), Errno> {
+pub(crate) fn send(fd: RawFd, bytes: &[u8]) -> Result<usize, Errno> {
     let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
     let (at, len, nowhere) = (bytes.as_ptr(), bytes.len(), std::ptr::null::<u8>());
     // SAFETY: the pointer leads to as many bytes as is said, which the kernel only reads.
     let sent = unsafe { libc::syscall(libc::SYS_sendto, fd, at, len, flags, nowhere, 0) };
-    if sent < 0 { Err(Errno::last()) } else { Ok(()) }
+    usize::try_from(sent).map_err(|_| Errno::last())
 }
 
-/// Receives a message from a connected socket, if there is one; see [`send_to`].
+/// Pieces of a burst that one call sends at most.
+const MAX_PIECES: usize = 256;
+
+/// Sends what is left of a burst behind its first `sent` bytes over a connected stream, as far as
+/// there is room for it; see [`send_to`]. Returns how many bytes were taken.
+pub(crate) fn send_burst(fd: RawFd, burst: &Burst, sent: usize) -> Result<usize, Errno> {
+    let nothing = libc::iovec { iov_base: std::ptr::null_mut(), iov_len: 0 };
+    let (mut iov, mut count, mut skip) = ([nothing; MAX_PIECES], 0, sent);
+    for piece in burst.pieces() {
+        let skipped = skip.min(piece.len());
+        skip -= skipped;
+        let base = match piece {
+            BurstPiece::Bytes(bytes) => bytes.as_ptr().expose_provenance(),
+            // Memory without a place is copied; see `Stream::send_burst`.
+            BurstPiece::Memory(grant) => grant.place().ok_or(Errno::EFAULT)?.0 as usize,
+        };
+        let Some(place) = iov.get_mut(count) else { break };
+        if skipped < piece.len() {
+            let iov_base = std::ptr::with_exposed_provenance_mut(base + skipped);
+            *place = libc::iovec { iov_base, iov_len: piece.len() - skipped };
+            count += 1;
+        }
+    }
+    // SAFETY: a message header of zeros is a valid one.
+    let mut header: libc::msghdr = unsafe { std::mem::zeroed() };
+    header.msg_iov = iov.as_mut_ptr();
+    header.msg_iovlen = count as _;
+    let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
+    // SAFETY: every piece leads to as many bytes as it says, of the burst or of memory that the
+    // burst has a right to read, and lives until the call returns. The kernel only reads them, as
+    // they are at that time, and answers with an error if memory is not mapped.
+    let taken = unsafe { libc::syscall(libc::SYS_sendmsg, fd, &raw const header, flags) };
+    usize::try_from(taken).map_err(|_| Errno::last())
+}
+
+/// Receives a message from a connected socket, if there is one, or bytes of a stream; see
+/// [`send_to`].
 #[inline]
 pub(crate) fn receive(fd: RawFd, bytes: &mut [u8]) -> Result<usize, Errno> {
     let (at, len, flags) = (bytes.as_mut_ptr(), bytes.len(), libc::MSG_DONTWAIT);

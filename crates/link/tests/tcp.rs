@@ -8,7 +8,8 @@ use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::time::Duration;
 
 use feroce_link::tcp::{ReservedPort, StreamId, TcpConnect, TcpEvent, TcpLink};
-use feroce_train::Instant;
+use feroce_mem::{Access, Grant, Iova, MrLimits, MrTable, PdId, Read as Rights, Region};
+use feroce_train::{Burst, Instant};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use socket2::{Domain, Socket, Type};
 
@@ -268,4 +269,95 @@ fn a_reserved_port_is_for_the_listener() {
         drop(reserved);
         TcpStream::connect(at).unwrap();
     }
+}
+
+/// Looks as a polling thread does, so often, and says which streams bytes came from.
+fn glance(link: &mut TcpLink, times: usize) -> Vec<StreamId> {
+    let mut from = Vec::new();
+    for _ in 0..times {
+        link.glance(NOW, &mut |event| match event {
+            TcpEvent::Data { stream, .. } => from.push(stream),
+            other => panic!("{other:?}"),
+        })
+        .unwrap();
+    }
+    from
+}
+
+#[test]
+fn glances_at_a_busy_stream_see_the_others_too() {
+    let (mut link, mut seen, busy, mut busy_peer) = accepted();
+    let (_, local) = link.listen(LOCAL.parse().unwrap(), 1).unwrap();
+    let mut other_peer = TcpStream::connect(local).unwrap();
+    drive(&mut link, &mut seen, |seen| seen.accepted.len() == 2);
+    let other = seen.accepted[1];
+    busy_peer.write_all(b"first").unwrap();
+    drive(&mut link, &mut seen, |seen| seen.data.contains_key(&busy));
+    other_peer.write_all(b"second").unwrap();
+    for _ in 0..20 {
+        busy_peer.write_all(b"more").unwrap();
+        if glance(&mut link, 1).contains(&other) {
+            return;
+        }
+    }
+    panic!("one stream keeps the other waiting");
+}
+
+#[test]
+fn glances_leave_alone_what_does_not_read() {
+    let (mut link, mut seen, stream, mut peer) = accepted();
+    peer.write_all(b"first").unwrap();
+    drive(&mut link, &mut seen, |seen| seen.data.contains_key(&stream));
+    for pause in [TcpLink::set_paused, |link: &mut TcpLink, stream, pauses: bool| {
+        link.set_reading(stream, !pauses);
+    }] {
+        pause(&mut link, stream, true);
+        peer.write_all(b"later").unwrap();
+        assert_eq!(glance(&mut link, 20), [], "neither bytes nor an end");
+        pause(&mut link, stream, false);
+        drive(&mut link, &mut seen, |seen| seen.data[&stream].ends_with(b"later"));
+    }
+    peer.write_all(b"last").unwrap();
+    drive(&mut link, &mut seen, |seen| seen.data[&stream].ends_with(b"last"));
+    assert_eq!(seen.data[&stream], b"firstlaterlaterlast");
+}
+
+/// A right to a region with these bytes.
+fn memory(bytes: &[u8]) -> Grant<Rights> {
+    let region = Region::alloc(bytes.len()).unwrap();
+    region.write_at(0, bytes).unwrap();
+    let mut table = MrTable::new(1, MrLimits::default());
+    let (pd, len) = (PdId(1), bytes.len());
+    let key = table.reg(pd, region, 0, len, Iova::ZeroBased, Access::empty()).unwrap();
+    table.grant_local(pd, key, 0, len as u32).unwrap()
+}
+
+#[test]
+fn a_burst_of_memory_and_bytes_arrives_in_order() {
+    let (mut link, mut seen, stream, mut peer) = accepted();
+    let pattern = |from: usize, len: usize| -> Vec<u8> {
+        (from..from + len).map(|i| (i * 7 + i / 251) as u8).collect()
+    };
+    let (mut burst, mut expected, mut taken) = (Burst::default(), Vec::new(), 0);
+    // More pieces than one call takes, and together more than TCP takes: some of them wait.
+    for round in 0..100 {
+        burst.clear();
+        for piece in 0..400 {
+            let header = pattern(piece, piece % 20);
+            let payload = pattern(piece + round, 100 + piece * 5);
+            burst.append(header.len()).copy_from_slice(&header);
+            burst.append_memory(memory(&payload));
+            expected.extend(header.into_iter().chain(payload));
+        }
+        taken += link.send_burst(stream, &burst);
+    }
+    assert!(link.is_waiting(stream) && taken < expected.len(), "TCP takes {taken} bytes");
+    let len = expected.len();
+    let reader = std::thread::spawn(move || {
+        let mut bytes = vec![0; len];
+        peer.read_exact(&mut bytes).unwrap();
+        bytes
+    });
+    drive(&mut link, &mut seen, |seen| seen.sent.get(&stream) == Some(&(len - taken)));
+    assert!(reader.join().unwrap() == expected, "the bytes, in order");
 }

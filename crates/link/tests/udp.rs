@@ -2,14 +2,17 @@
 
 use crate::common;
 use std::io::ErrorKind;
+use std::sync::Arc;
 
 use crate::common::{SendOne as _, Sent};
 use crate::common::{
     counter, flat, loopback, packets_of, path, receive_packets, send_alone, send_of,
 };
-use feroce_link::{Carrier, Control, IcrcPolicy, UdpConfig, UdpLink, Verified};
+use feroce_link::{
+    Carrier, Control, IcrcPolicy, SharedPort as _, Steering, UdpConfig, UdpLink, Verified,
+};
 use feroce_train::{Ecn, Framing, Instant, Path};
-use feroce_wire::Gid;
+use feroce_wire::{Gid, Qpn};
 
 const NOW: Instant = Instant::ZERO;
 
@@ -348,4 +351,42 @@ fn junk_is_counted_and_dropped() {
     assert_eq!(got[0].meta.src.gid, a);
     assert_eq!(counter(&rx, "udp_rx_trains"), 6);
     assert_eq!(counter(&rx, "rx_icrc_encapsulated"), 5);
+}
+
+/// Links that share an address receive what is for the queue pairs of each; what is for none of
+/// them goes to the first.
+#[test]
+fn the_kernel_chooses_the_link_by_the_queue_pair() {
+    let (a, b) = (loopback(90), loopback(91));
+    let steering = Arc::<Steering>::default();
+    let mut tx = udp(config(), a);
+    let receiver =
+        |prefix| udp(UdpConfig { steering: Some((Arc::clone(&steering), prefix)), ..config() }, b);
+    let mut all = [7, 9, 200].map(receiver);
+    assert!(all.iter().all(|link| link.is_steered(b) && !link.is_steered(a)));
+    let to = |prefix: u8| {
+        let mut train = send_of(path(a, b), 3, 256, 256);
+        train.bth.dest_qp = Qpn::new(u32::from(prefix) << 16 | 0x12ab);
+        train
+    };
+    for (prefix, place) in [(9, 1), (200, 2), (7, 0), (3, 0), (9, 1)] {
+        tx.send_one(NOW, &to(prefix)).expect("sent");
+        let got = flat(&receive_packets(&mut all[place], 3));
+        assert!(got.iter().all(|packet| packet[5] == prefix), "what was sent to {prefix}");
+    }
+    // One that has gone leaves its packets to the others, whichever the kernel chooses.
+    let [first, second, third] = all;
+    drop(second);
+    let mut left = [first, third];
+    tx.send_one(NOW, &to(9)).expect("sent");
+    let has_some = |link: &UdpLink| common::is_readable(link, 0);
+    let place = (0..10_000).find_map(|_| left.iter().position(has_some)).expect("it arrives");
+    assert_eq!(receive_packets(&mut left[place], 3).len(), 1);
+    // The next link with this prefix has its packets again.
+    let mut next = receiver(9);
+    tx.send_one(NOW, &to(9)).expect("sent");
+    assert_eq!(receive_packets(&mut next, 3).len(), 1);
+    // A link that shares nothing cannot have the address.
+    let refused = UdpLink::new(config(), &[b]).expect_err("the address is taken");
+    assert_eq!(refused.kind(), ErrorKind::AddrInUse);
 }

@@ -27,6 +27,8 @@ struct Place {
     is_ours: bool,
     /// This process receives here: it has bound the port.
     receives: bool,
+    /// Another link of this device is the port owner, and this one receives beside it.
+    is_beside: bool,
     /// The warning that this process cannot bind the port was logged.
     complained: bool,
     /// portd receives here for this process.
@@ -108,6 +110,7 @@ impl PortOwner {
             }
             let is_leased = lease.as_ref().is_some_and(|lease| lease.may_serve(address));
             let is_ours = !is_leased && registry.try_receive_at(address)?;
+            let is_beside = !is_ours && wire.is_steered(address) && wire.listen(address).is_ok();
             if is_ours && let Err(e) = wire.listen(address) {
                 registry.stop_receiving_at(address);
                 if let Some(lease) = lease {
@@ -120,6 +123,7 @@ impl PortOwner {
                 is_ours,
                 receives: is_ours,
                 is_leased,
+                is_beside,
                 complained: false,
                 stands_in: false,
             });
@@ -141,6 +145,8 @@ impl PortOwner {
             place.is_ours =
                 place.is_ours || registry.try_receive_at(place.address).unwrap_or(false);
             if !place.is_ours {
+                place.is_beside = place.is_beside
+                    || wire.is_steered(place.address) && wire.listen(place.address).is_ok();
                 all_taken &= peers.watch_receiver(place.address);
                 continue;
             }

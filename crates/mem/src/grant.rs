@@ -6,6 +6,8 @@ use core::marker::PhantomData;
 use core::mem;
 use core::sync::atomic::{Ordering, fence};
 
+use feroce_wire::iwarp::Crc32c;
+
 use crate::{
     AccessError, Atomic, Bytewise, CrcPrefix, FetchError, Landing, OutOfBounds, Read, Region,
     Right, Source, Write,
@@ -277,6 +279,18 @@ impl Loan<'_, Read> {
 }
 
 impl Loan<'_, Read> {
+    /// As [`Loan::copy_out`], and extends `crc`; see [`Region::read_covered_at`].
+    #[inline]
+    pub fn copy_out_covered(&self, out: &mut [u8], crc: &mut Crc32c) -> Result<(), OutOfBounds> {
+        if out.len() > self.len {
+            return Err(OutOfBounds);
+        }
+        match self.registration {
+            Some(registration) => registration.region().read_covered_at(self.start, out, crc),
+            None => Ok(()),
+        }
+    }
+
     /// Appends the bytes to a landing, or as many as that has room for.
     #[inline]
     pub fn land(&self, landing: &mut Landing<'_>) -> Result<(), OutOfBounds> {
@@ -296,6 +310,18 @@ impl Loan<'_, Write> {
         }
         match self.registration {
             Some(registration) => registration.region().write_at(self.start, data),
+            None => Ok(()),
+        }
+    }
+
+    /// As [`Loan::copy_in`], and extends `crc`; see [`Region::write_covered_at`].
+    #[inline]
+    pub fn copy_in_covered(&self, data: &[u8], crc: &mut Crc32c) -> Result<(), OutOfBounds> {
+        if data.len() > self.len {
+            return Err(OutOfBounds);
+        }
+        match self.registration {
+            Some(registration) => registration.region().write_covered_at(self.start, data, crc),
             None => Ok(()),
         }
     }

@@ -66,6 +66,19 @@ impl Numbers {
         }
     }
 
+    /// Lets `number` name `slot`, as another table has drawn it. `None` if it is not of the range,
+    /// is in use, or if there is no memory.
+    pub fn claim(&mut self, number: u32, slot: u32) -> Option<()> {
+        let offset = number.checked_sub(self.first.get())?;
+        if offset >= self.order.count() || self.slot_of(number).is_some() {
+            return None;
+        }
+        self.make_room()?;
+        self.live += 1;
+        self.put(Place { number: NonZeroU32::new(number)?, slot });
+        Some(())
+    }
+
     /// The slot that a number names.
     #[inline]
     pub fn slot_of(&self, number: u32) -> Option<u32> {
@@ -149,6 +162,17 @@ mod tests {
             numbers.release(first);
             assert_eq!((numbers.slot_of(first), numbers.slot_of(9)), (None, None));
         }
+    }
+
+    #[test]
+    fn a_number_that_was_claimed_is_not_drawn() {
+        let mut numbers = Numbers::new(3, 1, 10, 4);
+        assert_eq!(numbers.claim(12, 7), Some(()));
+        assert_eq!((numbers.slot_of(12), numbers.claim(12, 8)), (Some(7), None));
+        assert_eq!((numbers.claim(9, 8), numbers.claim(14, 8)), (None, None), "out of range");
+        let mut drawn: Vec<u32> = (0..3).map(|slot| numbers.draw(slot).unwrap()).collect();
+        drawn.sort_unstable();
+        assert_eq!((drawn, numbers.draw(3)), (alloc::vec![10, 11, 13], None));
     }
 
     #[test]

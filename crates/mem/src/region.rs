@@ -1,4 +1,4 @@
-//! Ranges of memory. All `unsafe` code of the crate is here and in `fold`, the copy that hashes.
+//! Ranges of memory. All `unsafe` code of the crate is here and in the copies that hash.
 #![allow(unsafe_code, reason = "the one audited module: everything else in the crate is safe")]
 
 use alloc::alloc::{Layout, alloc_zeroed, dealloc};
@@ -8,6 +8,7 @@ use core::fmt;
 use core::ptr;
 use core::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering};
 
+mod covered;
 #[cfg(all(target_arch = "x86_64", any(test, feature = "std")))]
 mod fold;
 
@@ -486,14 +487,15 @@ unsafe fn copy_out(src: *mut u8, out: &mut [u8]) {
 #[inline]
 unsafe fn copy_out_hashed(src: *mut u8, out: &mut [u8], prefix: CrcPrefix) -> Option<u32> {
     let len = out.len();
-    if !fold::takes(len) || last_word(src.addr(), len) != 8 || !fold::is_possible() {
+    if !fold::takes(len) || last_word(src.addr(), len) != 8 {
         return None;
     }
+    let way = fold::way()?;
     let mut last = [0; 8];
     // SAFETY: these are the last eight bytes, and `last_word` says that they are aligned.
     unsafe { load(src.wrapping_add(len - 8), &mut last) };
     // SAFETY: the bytes are valid by contract; the rest was just checked.
-    Some(unsafe { fold::copy_out(src, out, u64::from_ne_bytes(last), prefix) })
+    Some(unsafe { fold::copy_out(way, src, out, u64::from_ne_bytes(last), prefix) })
 }
 
 #[cfg(not(all(target_arch = "x86_64", any(test, feature = "std"))))]

@@ -126,6 +126,22 @@ impl<T> Slots<T> {
         Some(key)
     }
 
+    /// Stores `value` under the key that it has in another table; `None` when the key is in use, or
+    /// when there is no room.
+    pub(crate) fn insert_as(&mut self, key: Key, value: T) -> Option<()> {
+        if self.len() >= self.max as usize {
+            return None;
+        }
+        if self.free.is_empty() {
+            self.add_slot()?;
+        }
+        let &at = self.free.last()?;
+        self.indices.claim(key.index(), at)?;
+        self.free.pop();
+        *self.slots.get_mut(at as usize)? = Slot { key, value: Some(value) };
+        Some(())
+    }
+
     /// Adds a free slot; `None` when there is no memory.
     fn add_slot(&mut self) -> Option<()> {
         let at = u32::try_from(self.slots.len()).ok()?;
@@ -217,6 +233,18 @@ mod tests {
         let slots = Slots::<()>::new(7, 100);
         assert!((0..=255).all(|key| slots.get(Key(key)).is_none()));
         assert!(slots.get(Key(u32::MAX)).is_none());
+    }
+
+    #[test]
+    fn a_key_of_another_table_is_taken_over_once() {
+        let (mut first, mut second) = (Slots::new(1, 10), Slots::new(2, 10));
+        let key = first.insert(5).unwrap();
+        assert_eq!(second.insert_as(key, 6), Some(()));
+        assert_eq!(second.insert_as(key, 7), None);
+        assert_eq!(second.get(key), Some(&6));
+        assert_eq!(second.remove(key), Some(6));
+        assert_eq!((second.get(key), second.len()), (None, 0));
+        assert_eq!(second.insert_as(key, 8), Some(()));
     }
 
     #[test]

@@ -192,6 +192,23 @@ impl MrTable {
         Ok(self.insert(pd, Entry::Mr(mr))?.into())
     }
 
+    /// Registers what `key` names in `other`, under the same key. Grants of one table do not hold
+    /// back deregistration in the other.
+    pub fn copy_reg(&mut self, other: &Self, key: Lkey) -> Result<(), RegError> {
+        let Some(Entry::Mr(mr)) = other.slots.get(key.into()) else {
+            return Err(RegError::UnknownKey);
+        };
+        if mr.fast {
+            return Err(RegError::WrongKind);
+        }
+        let registration = Registration::new(Arc::clone(mr.registration.region()));
+        let copy = Mr { pd: mr.pd, registration, extent: mr.extent, fast: false, windows: 0 };
+        let (pd, entry) = (mr.pd, Entry::Mr(copy));
+        self.slots.insert_as(key.into(), entry).ok_or(RegError::TableFull)?;
+        self.count_pd(pd);
+        Ok(())
+    }
+
     /// Changes a registration. The key stays; grants made before do not follow the change, and
     /// are gone when what is returned is quiet. On an error nothing has changed.
     #[doc(alias = "ibv_rereg_mr")]

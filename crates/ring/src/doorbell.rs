@@ -18,14 +18,14 @@
 //!
 //! # Why every bell is answered
 //!
-//! The owner may be the thread that has a lock. A thread that has rung tries to get it; if it
-//! cannot, the thread that has it answers the bell. That thread releases the lock first, and then
-//! looks at the list with [`DoorbellSet::is_rung_meanwhile`]. That and ringing are
-//! read-modify-write operations on `head`, which release and acquire (as all others are
-//! read-modify-write, too, nothing ends what a release began), so one comes first:
+//! The owner may be the thread that has the outer lock of a [`LockPair`](crate::LockPair). A thread
+//! that has rung tries to get it; if it cannot, the thread that has it answers the bell. That
+//! thread releases the lock first, and then looks at the list with
+//! [`DoorbellSet::is_rung_meanwhile`]. Ringing, the attempt, the release and the look are
+//! sequentially consistent, so that all threads agree on their order:
 //!
 //! * Ring, then look: the bell is seen.
-//! * Look, then ring: the ringer, who tries the lock afterwards, sees that it was given up.
+//! * Look, then ring: the ringer, which tries the lock afterwards, sees that it was released.
 //!
 //! A thread that has rung may also leave the lock to one that waits for it, and is counted as long
 //! as it does. The one that waits gets the lock, leaves the count, and does the same as every other
@@ -43,7 +43,7 @@
 use alloc::{collections::VecDeque, sync::Arc, vec::Vec};
 use core::fmt;
 
-use crate::sync::{AtomicBool, AtomicU32, Ordering};
+use crate::sync::{AtomicBool, AtomicU32, Ordering, order_like_seq_cst};
 
 /// The end of a list of ids.
 const NONE: u32 = u32::MAX;
@@ -61,11 +61,12 @@ impl DoorbellSet {
         self.head.load(Ordering::Acquire) != NONE
     }
 
-    /// Whether a bell is waiting to be drained, for a thread that has just given up being the
-    /// owner. If none is, the thread that rings next sees that; see the module documentation.
+    /// Whether a bell is waiting to be drained, for a thread that has just released the outer lock
+    /// of a [`LockPair`](crate::LockPair). If none is, the thread that rings next sees that the
+    /// lock is free; see the module documentation.
     #[inline]
     pub fn is_rung_meanwhile(&self) -> bool {
-        self.head.compare_exchange(NONE, NONE, Ordering::AcqRel, Ordering::Acquire).is_err()
+        self.head.load(Ordering::SeqCst) != NONE
     }
 }
 
@@ -101,8 +102,11 @@ impl Doorbell {
         loop {
             self.next.store(head, Ordering::Relaxed);
             let list = &self.set.head;
-            match list.compare_exchange(head, self.id, Ordering::AcqRel, Ordering::Relaxed) {
-                Ok(_) => return true,
+            match list.compare_exchange(head, self.id, Ordering::SeqCst, Ordering::Relaxed) {
+                Ok(_) => {
+                    order_like_seq_cst();
+                    return true;
+                }
                 Err(now) => head = now,
             }
         }

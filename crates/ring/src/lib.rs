@@ -11,6 +11,7 @@
 //! * [`ByteProducer`] and [`ByteConsumer`]: a queue of byte records in memory that two processes
 //!   share and that neither trusts.
 //! * [`Life`]: how one of several threads gets the right to end an object that they share.
+//! * [`LockPair`]: two locks in one word, for threads that mostly need both.
 //! * [`Sleeper`]: what the thread of an owner says about its sleep, so that no wake-up is lost.
 //!
 //! It never blocks, spins on another thread, wakes a thread or looks at a clock; who sleeps and
@@ -32,6 +33,7 @@ extern crate std;
 mod bytes;
 mod doorbell;
 mod life;
+mod lock_pair;
 mod sleep;
 mod slots;
 mod spsc;
@@ -42,5 +44,6 @@ pub use bytes::{
 };
 pub use doorbell::{Doorbell, DoorbellOwner, DoorbellSet};
 pub use life::{Claim, Life, Unclaimed};
+pub use lock_pair::{BothGuards, InnerGuard, LockPair, OuterGuard, Park};
 pub use sleep::Sleeper;
 pub use spsc::{Consumer, MAX_CAPACITY, Producer, Vacant, spsc, try_spsc};

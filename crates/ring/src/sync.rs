@@ -17,6 +17,14 @@ pub(crate) use alloc::sync::Arc;
 #[cfg(not(loom))]
 pub(crate) use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering, fence};
 
+/// What sequentially consistent accesses order, loom orders by fences only: it takes such accesses
+/// for those that acquire and release. Stands after each of the accesses that rely on it.
+#[inline]
+pub(crate) fn order_like_seq_cst() {
+    #[cfg(loom)]
+    fence(Ordering::SeqCst);
+}
+
 /// Slots per segment of ring storage. Models use short segments, to cross their borders early.
 pub(crate) const SEGMENT_SLOTS: usize = if cfg!(loom) { 2 } else { 16 };
 

@@ -13,9 +13,11 @@ mod shared;
 #[path = "loom/sleep.rs"]
 mod sleep;
 
-use feroce_ring::{Consumer, DoorbellOwner, DoorbellSet, Life, Unclaimed, spsc};
-use loom::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use loom::sync::{Arc, Mutex};
+use feroce_ring::{
+    Consumer, Doorbell, DoorbellOwner, DoorbellSet, Life, LockPair, OuterGuard, Park, Producer,
+    Unclaimed, spsc,
+};
+use loom::sync::{Arc, Condvar, Mutex};
 use loom::thread;
 use model::{
     Census,
@@ -179,53 +181,65 @@ struct Owned {
     found: u32,
 }
 
-/// A lock. A thread that tries it looks first, and what it sees may be old; the mutex inside is
-/// never contended. It leaves the lock to threads that wait for it.
-struct Lock {
-    is_taken: AtomicBool,
-    waiters: AtomicU32,
-    owned: Mutex<Owned>,
+/// Waits as the driver does, except that it does not spin.
+#[derive(Default)]
+struct Parking {
+    gate: Mutex<()>,
+    released: Condvar,
 }
 
-impl Lock {
-    fn new(owned: Owned, is_taken: bool) -> Self {
-        let (is_taken, waiters) = (AtomicBool::new(is_taken), AtomicU32::new(0));
-        Self { is_taken, waiters, owned: Mutex::new(owned) }
-    }
-
-    fn is_ours(&self) -> bool {
-        self.waiters.load(Ordering::Relaxed) == 0 && self.takes()
-    }
-
-    fn takes(&self) -> bool {
-        let (won, lost) = (Ordering::Acquire, Ordering::Relaxed);
-        !self.is_taken.load(Ordering::Relaxed)
-            && self.is_taken.compare_exchange(false, true, won, lost).is_ok()
-    }
-
-    fn wait(&self) {
-        self.waiters.fetch_add(1, Ordering::Relaxed);
-        while !self.takes() {
-            thread::yield_now();
+impl Park for Parking {
+    fn park_until(&self, take: &mut dyn FnMut() -> bool) {
+        let mut gate = self.gate.lock().unwrap();
+        while !take() {
+            gate = self.released.wait(gate).unwrap();
         }
-        self.waiters.fetch_sub(1, Ordering::Relaxed);
     }
 
-    /// Answers the bells, gives the lock up, and looks again.
-    fn finish(&self, set: &DoorbellSet) {
-        loop {
-            let mut owned = self.owned.try_lock().expect("the lock is ours");
-            let Owned { bells, ring, found } = &mut *owned;
-            bells.drain(|_| {
-                while ring.pop().is_some() {
-                    *found += 1;
-                }
-            });
-            drop(owned);
-            self.is_taken.store(false, Ordering::Release);
-            if !set.is_rung_meanwhile() || !self.is_ours() {
-                return;
+    fn unpark_all(&self) {
+        drop(self.gate.lock().unwrap());
+        self.released.notify_all();
+    }
+}
+
+/// The outer lock covers the bells, the inner one a second value.
+type Locks = LockPair<Owned, u32, Parking>;
+type Owner<'a> = OuterGuard<'a, Owned, u32, Parking>;
+
+/// Answers the bells, releases the lock, and looks again.
+fn finish<'a>(locks: &'a Locks, mut owner: Owner<'a>, set: &DoorbellSet) {
+    loop {
+        let Owned { bells, ring, found } = &mut *owner;
+        bells.drain(|_| {
+            while ring.pop().is_some() {
+                *found += 1;
             }
+        });
+        drop(owner);
+        if !set.is_rung_meanwhile() {
+            return;
+        }
+        match locks.try_outer() {
+            Some(again) => owner = again,
+            None => return,
+        }
+    }
+}
+
+/// What a thread does that posts work, rings, and gets the lock or leaves the bell to its owner.
+fn post_one(
+    mut posts: Producer<u32>,
+    bell: alloc::sync::Arc<Doorbell>,
+    locks: &Arc<Locks>,
+    set: &alloc::sync::Arc<DoorbellSet>,
+) -> impl FnOnce() + use<> {
+    let (locks, set) = (locks.clone(), set.clone());
+    move || {
+        posts.push(0).expect("there is room");
+        if bell.ring()
+            && let Some(owner) = locks.try_outer()
+        {
+            finish(&locks, owner, &set);
         }
     }
 }
@@ -234,24 +248,16 @@ impl Lock {
 fn check_answered(has_lock: bool) {
     loom::model(move || {
         let mut bells = DoorbellOwner::new();
-        let (mut posts, ring) = spsc(1);
+        let (posts, ring) = spsc(1);
         let (bell, set) = (bells.bell(0), bells.set().clone());
-        let lock = Arc::new(Lock::new(Owned { bells, ring, found: 0 }, has_lock));
-        let posting = thread::spawn({
-            let (lock, set) = (lock.clone(), set.clone());
-            move || {
-                posts.push(0).expect("there is room");
-                if bell.ring() && lock.is_ours() {
-                    lock.finish(&set);
-                }
-            }
-        });
-        if !has_lock {
-            lock.wait();
-        }
-        lock.finish(&set);
+        let owned = Owned { bells, ring, found: 0 };
+        let locks = Arc::new(Locks::new(owned, 0, Parking::default()));
+        let owner = has_lock.then(|| locks.lock_outer());
+        let posting = thread::spawn(post_one(posts, bell, &locks, &set));
+        let owner = owner.unwrap_or_else(|| locks.lock_outer());
+        finish(&locks, owner, &set);
         posting.join().expect("the poster does not fail");
-        assert_eq!(lock.owned.lock().unwrap().found, 1);
+        assert_eq!(locks.lock_outer().found, 1);
     });
 }
 
@@ -263,6 +269,79 @@ fn every_bell_is_answered() {
 #[test]
 fn a_bell_that_is_left_to_a_waiting_thread_is_answered() {
     check_answered(false);
+}
+
+/// A thread rings while another claims the lock, takes it perhaps, and ends its claim.
+#[test]
+fn a_bell_that_is_left_to_a_claiming_thread_is_answered() {
+    loom::model(|| {
+        let mut bells = DoorbellOwner::new();
+        let (posts, ring) = spsc(1);
+        let (bell, set) = (bells.bell(0), bells.set().clone());
+        let owned = Owned { bells, ring, found: 0 };
+        let locks = Arc::new(Locks::new(owned, 0, Parking::default()));
+        locks.claim_outer();
+        let posting = thread::spawn(post_one(posts, bell, &locks, &set));
+        if let Some(owner) = locks.try_claimed_outer() {
+            finish(&locks, owner, &set);
+        }
+        locks.end_claim();
+        drop(locks.lock_outer());
+        if set.is_rung_meanwhile()
+            && let Some(owner) = locks.try_outer()
+        {
+            finish(&locks, owner, &set);
+        }
+        posting.join().expect("the poster does not fail");
+        assert_eq!(locks.lock_outer().found, 1);
+    });
+}
+
+/// Adds one to both values, as a thread of the data path does: with both locks if they are free.
+fn add_to_both(locks: &LockPair<u32, u32, Parking>) {
+    let (mut outer, mut inner) = locks.try_both().unwrap_or_else(|| {
+        let outer = locks.lock_outer();
+        (outer, locks.lock_inner())
+    });
+    *outer += 1;
+    *inner += 1;
+    outer.unlock_both(inner);
+}
+
+#[test]
+fn threads_that_take_one_lock_or_both_exclude_each_other() {
+    loom::model(|| {
+        let locks = Arc::new(LockPair::new(0, 0, Parking::default()));
+        let adding = thread::spawn({
+            let locks = locks.clone();
+            move || add_to_both(&locks)
+        });
+        *locks.lock_inner() += 1;
+        add_to_both(&locks);
+        adding.join().expect("the thread does not fail");
+        assert_eq!((*locks.lock_outer(), *locks.lock_inner()), (2, 3));
+    });
+}
+
+/// Three threads wait for one lock, so that one may have to let another be the next owner. They are
+/// too many for every interleaving; those with up to two preemptions take seconds.
+#[test]
+fn threads_that_wait_for_one_lock_all_get_it() {
+    let mut model = loom::model::Builder::new();
+    model.preemption_bound = Some(2);
+    model.check(|| {
+        let locks = Arc::new(LockPair::new((), 0, Parking::default()));
+        let add = || {
+            let locks = locks.clone();
+            thread::spawn(move || *locks.lock_inner() += 1)
+        };
+        let adding = [add(), add()];
+        *locks.lock_inner() += 1;
+        for thread in adding {
+            thread.join().expect("the thread does not fail");
+        }
+        assert_eq!(*locks.lock_inner(), 3);
+    });
 }
 
 /// Ends an object whose id is 0, as `attempts` says of each try whether it succeeds; says how often

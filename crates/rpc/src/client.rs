@@ -1,6 +1,5 @@
 //! The end that calls.
 
-use std::collections::BTreeMap;
 use std::future::poll_fn;
 use std::net::SocketAddr;
 use std::pin::Pin;
@@ -11,12 +10,13 @@ use std::time::Duration;
 use feroce::cm::{Connector, Manager};
 use feroce::{Access, Buf, Exposed, Pd, Pool, Remote, Router, SendOp, WcStatus};
 
+use crate::calls::ByNumber;
 use crate::error::{Error, Malformed, Status};
 use crate::header::{Header, Kind, Place};
 use crate::limits::{Limits, connect_error};
 use crate::message::{Body, Reply, Request, RequestBody};
 use crate::sending::{Link, narrow, take_message};
-use crate::tasks::Tasks;
+use crate::tasks::{Spawner, Tasks};
 use crate::turns::{Turn, Turns};
 
 /// Calls a server. Cheap to clone; all clones use the same connection.
@@ -35,12 +35,16 @@ struct Shared {
     /// As many as the window has room for calls.
     turns: Turns,
     state: Mutex<State>,
+    /// What receives replies. [`Connection`] runs it, and so does the caller of the only call that
+    /// is under way: a reply that another task received would wait until the runtime has changed
+    /// tasks.
+    tasks: Mutex<Tasks>,
+    spawner: Spawner,
 }
 
 #[derive(Debug, Default)]
 struct State {
-    calls: BTreeMap<u64, Call>,
-    next_id: u64,
+    calls: ByNumber<Call>,
     /// The connection has ended.
     ended: Option<End>,
 }
@@ -107,12 +111,13 @@ impl Client {
         let sends = Router::new(connection.send_cq());
         let link = Link::new(connection, sends, pool.clone());
         let turns = Turns::new(agreed.window.into());
-        let shared = Arc::new(Shared { link, limits: agreed, pd, turns, state: Mutex::default() });
-        let tasks = Tasks::default();
+        let (limits, state, tasks) = (agreed, Mutex::default(), Tasks::default());
+        let (spawner, tasks) = (tasks.spawner(), Mutex::new(tasks));
+        let shared = Arc::new(Shared { link, limits, pd, turns, state, tasks, spawner });
         for received in receives {
-            tasks.spawner().spawn(receive(Arc::clone(&shared), router.clone(), received));
+            shared.spawner.spawn(receive(Arc::clone(&shared), router.clone(), received));
         }
-        Ok((Self { shared: Arc::clone(&shared) }, Connection { shared, tasks }))
+        Ok((Self { shared: Arc::clone(&shared) }, Connection { shared }))
     }
 
     /// The domain of the connection: pools for long bodies are made there.
@@ -155,7 +160,7 @@ impl Client {
         let id = self.shared.begin(turn)?;
         let mut under_way = UnderWay { shared: &self.shared, id, is_sent: false };
         under_way.send(request)?;
-        let reply = poll_fn(|cx| self.shared.poll_reply(id, cx)).await;
+        let reply = poll_fn(|cx| self.shared.await_reply(id, cx)).await;
         std::mem::forget(under_way);
         reply
     }
@@ -284,8 +289,20 @@ impl Shared {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    fn tasks(&self) -> MutexGuard<'_, Tasks> {
+        self.tasks.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether the only call that is under way has its reply, which its caller will take. The
+    /// caller then goes on with the tasks, or lets the connection do so.
+    fn is_reply_awaited(&self) -> bool {
+        let mut state = self.state();
+        state.calls.len() == 1
+            && state.calls.values_mut().all(|call| call.reply.is_some() && !call.is_dropped)
+    }
+
     fn with<T>(&self, id: u64, f: impl FnOnce(&mut Call) -> T) -> Option<T> {
-        self.state().calls.get_mut(&id).map(f)
+        self.state().calls.get_mut(id).map(f)
     }
 
     /// Begins a call; there is no turn if the connection has ended.
@@ -293,19 +310,34 @@ impl Shared {
         let mut state = self.state();
         let end = state.ended.unwrap_or(End::Disconnected);
         let Some(turn) = turn.filter(|_| state.ended.is_none()) else { return Err(end.error()) };
-        let id = state.next_id;
-        state.next_id += 1;
         let (waker, reply, body, into) = (None, None, None, None);
         let (is_dropped, is_cancelling) = (false, false);
         let call = Call { _turn: turn, waker, reply, body, into, is_dropped, is_cancelling };
-        state.calls.insert(id, call);
-        Ok(id)
+        Ok(state.calls.insert(call))
+    }
+
+    /// Waits for the reply of a call. If it is the only one that is under way, the caller receives
+    /// the reply itself.
+    fn await_reply(&self, id: u64, cx: &Context<'_>) -> Poll<Result<Reply, Error>> {
+        let mut reply = self.poll_reply(id, cx);
+        if reply.is_pending()
+            && self.state().calls.len() == 1
+            && let Ok(mut tasks) = self.tasks.try_lock()
+        {
+            // This task need not be woken for what it does itself.
+            self.with(id, |call| call.waker = None);
+            tasks.poll_ready();
+            reply = self.poll_reply(id, cx);
+        }
+        // What remains to be received is for the task of the connection, which runs after this one.
+        self.spawner.go_on();
+        reply
     }
 
     fn poll_reply(&self, id: u64, cx: &Context<'_>) -> Poll<Result<Reply, Error>> {
         let mut state = self.state();
         let ended = state.ended;
-        let Some(call) = state.calls.get_mut(&id) else {
+        let Some(call) = state.calls.get_mut(id) else {
             return Poll::Ready(Err(Error::Disconnected));
         };
         if call.reply.is_none() && ended.is_none() {
@@ -334,7 +366,9 @@ impl Shared {
 
     /// The call is over; another may begin.
     fn finish(&self, id: u64) -> Option<Call> {
-        self.state().calls.remove(&id)
+        let call = self.state().calls.remove(id);
+        self.spawner.go_on();
+        call
     }
 
     /// Handles a message of the server.
@@ -343,7 +377,7 @@ impl Shared {
         let range = message.len() - body.len()..message.len();
         let id = header.id;
         let mut state = self.state();
-        let call = state.calls.get_mut(&id).ok_or(Malformed::Unknown(id))?;
+        let call = state.calls.get_mut(id).ok_or(Malformed::Unknown(id))?;
         match header.kind {
             Kind::Reply if call.reply.is_none() => {
                 let reply = match header.place {
@@ -377,8 +411,7 @@ impl Shared {
         state.ended.get_or_insert(end);
         let wakers: Vec<Waker> =
             state.calls.values_mut().filter_map(|call| call.waker.take()).collect();
-        let left: Vec<Call> =
-            state.calls.extract_if(.., |_, call| call.is_dropped).map(|c| c.1).collect();
+        let left = state.calls.extract(|call| call.is_dropped);
         drop(state);
         drop(left);
         self.turns.close();
@@ -413,19 +446,27 @@ async fn receive(shared: Arc<Shared>, router: Router, mut received: feroce::Rout
 #[must_use = "the connection runs only while this is polled"]
 pub struct Connection {
     shared: Arc<Shared>,
-    tasks: Tasks,
 }
 
 impl Future for Connection {
     type Output = ();
 
-    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
-        self.tasks.poll_all(cx)
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
+        let shared = &self.shared;
+        let tasks = shared.tasks.try_lock().or_else(|_| {
+            // A caller runs them. It wakes this task afterwards, if it sees that this one waits.
+            shared.spawner.wait(cx);
+            shared.tasks.try_lock()
+        });
+        tasks.map_or(Poll::Pending, |mut tasks| tasks.poll_all(cx, || shared.is_reply_awaited()))
     }
 }
 
 impl Drop for Connection {
     fn drop(&mut self) {
         self.shared.end(End::Disconnected);
+        // The tasks hold what holds them.
+        let tasks = std::mem::take(&mut *self.shared.tasks());
+        drop(tasks);
     }
 }

@@ -82,6 +82,7 @@
 
 #![forbid(unsafe_code)]
 
+mod calls;
 mod client;
 mod error;
 pub mod header;

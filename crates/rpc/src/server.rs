@@ -7,7 +7,6 @@ mod shared;
 
 use std::future::poll_fn;
 use std::net::SocketAddr;
-use std::pin::pin;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::task::Poll;
@@ -101,25 +100,26 @@ impl Server {
     /// this future; one that computes for long should spawn a task of the runtime.
     pub async fn serve(self, service: impl Handler) -> Result<(), Error> {
         let Self { shared, listener, mut tasks } = self;
-        {
-            let mut accept = pin!(accept(&shared, &listener, &service));
-            let mut failure = None;
-            poll_fn(|cx| {
-                if let Poll::Ready(error) = accept.as_mut().poll(cx) {
-                    failure = Some(error);
-                    return Poll::Ready(());
-                }
-                // There may be no task now and some later.
-                let _ = tasks.poll_all(cx);
-                let is_over = shared.is_shutting_down.load(Ordering::Acquire)
-                    && shared.under_way.load(Ordering::Acquire) == 0;
-                if is_over { Poll::Ready(()) } else { Poll::Pending }
-            })
-            .await;
-            if let Some(error) = failure {
-                return Err(error);
+        let failure = Arc::new(Mutex::new(None));
+        shared.spawner.spawn({
+            let (shared, failure) = (Arc::clone(&shared), Arc::clone(&failure));
+            async move {
+                let error = accept(&shared, &listener, &service).await;
+                *lock(&failure) = Some(error);
             }
-        }
+        });
+        poll_fn(|cx| {
+            // There may be no task now and some later.
+            let _ = tasks.poll_all(cx, || false);
+            let is_over = shared.is_shutting_down.load(Ordering::Acquire)
+                && shared.under_way.load(Ordering::Acquire) == 0;
+            match lock(&failure).take() {
+                Some(error) => Poll::Ready(Err(error)),
+                None if is_over => Poll::Ready(Ok(())),
+                None => Poll::Pending,
+            }
+        })
+        .await?;
         let peers = std::mem::take(&mut lock(&shared.peers).by_qpn);
         for peer in peers.values() {
             let last = lock(&peer.last).take();

@@ -18,6 +18,8 @@ struct Inner {
     added: Vec<Task>,
     /// The task that runs all of them.
     outer: Option<Waker>,
+    /// Another task runs them at present, and will see which can go on.
+    is_driven: bool,
 }
 
 /// What the set and its wakers share.
@@ -32,7 +34,7 @@ impl Shared {
     fn change(&self, change: impl FnOnce(&mut Inner)) {
         let mut inner = self.lock();
         change(&mut inner);
-        let outer = inner.outer.take();
+        let outer = if inner.is_driven { None } else { inner.outer.take() };
         drop(inner);
         outer.into_iter().for_each(Waker::wake);
     }
@@ -67,6 +69,20 @@ impl Spawner {
     pub(crate) fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
         self.0.change(|inner| inner.added.push(Box::pin(task)));
     }
+
+    /// The task of `cx` runs the set, and cannot do so now because another one does.
+    pub(crate) fn wait(&self, cx: &Context<'_>) {
+        self.0.lock().outer = Some(cx.waker().clone());
+    }
+
+    /// Wakes the task that runs the set, if there is anything to run.
+    pub(crate) fn go_on(&self) {
+        let mut inner = self.0.lock();
+        let has_work = !inner.ready.is_empty() || !inner.added.is_empty();
+        let outer = inner.outer.take_if(|_| has_work);
+        drop(inner);
+        outer.into_iter().for_each(Waker::wake);
+    }
 }
 
 /// Runs its tasks for ever.
@@ -88,23 +104,52 @@ impl Tasks {
         Spawner(Arc::clone(&self.shared))
     }
 
-    /// Lets every task that can go on do so, and waits for more. Ready when there is no task.
-    pub(crate) fn poll_all(&mut self, cx: &Context<'_>) -> Poll<()> {
+    /// Lets every task that can go on now do so, and waits for more. Tasks that those wake run
+    /// after other tasks of the runtime, or, if `is_left` says so, when [`Spawner::go_on`] is
+    /// called. Ready when there is no task.
+    pub(crate) fn poll_all(
+        &mut self,
+        cx: &Context<'_>,
+        is_left: impl FnOnce() -> bool,
+    ) -> Poll<()> {
+        let mut left = self.shared.lock().ready.len();
         loop {
             let mut inner = self.shared.lock();
             let added = std::mem::take(&mut inner.added);
-            let ready = if added.is_empty() { inner.ready.pop_front() } else { None };
+            let ready = if added.is_empty() && left > 0 { inner.ready.pop_front() } else { None };
             if added.is_empty() && ready.is_none() {
                 inner.outer = Some(cx.waker().clone());
+                if !inner.ready.is_empty() {
+                    drop(inner);
+                    if !is_left() {
+                        cx.waker().wake_by_ref();
+                    }
+                    return Poll::Pending;
+                }
                 let is_empty = self.all.len() == self.free.len();
                 return if is_empty { Poll::Ready(()) } else { Poll::Pending };
             }
             drop(inner);
             added.into_iter().for_each(|task| self.add(task));
             if let Some(number) = ready {
+                left -= 1;
                 self.run(number);
             }
         }
+    }
+
+    /// Lets every task that can go on now do so, for a task other than the one that calls
+    /// [`poll_all`](Self::poll_all). That one is woken by [`Spawner::go_on`].
+    pub(crate) fn poll_ready(&mut self) {
+        let mut inner = self.shared.lock();
+        inner.is_driven = true;
+        for _ in 0..inner.ready.len() {
+            let Some(number) = inner.ready.pop_front() else { break };
+            drop(inner);
+            self.run(number);
+            inner = self.shared.lock();
+        }
+        inner.is_driven = false;
     }
 
     fn add(&mut self, task: Task) {

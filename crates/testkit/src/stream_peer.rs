@@ -2,7 +2,7 @@
 
 use feroce_engine::iwarp::{StreamEnd, StreamSetup};
 use feroce_engine::{Config, TransportKind};
-use feroce_train::Instant;
+use feroce_train::{Burst, Instant};
 use feroce_wire::Rkey;
 use feroce_wire::iwarp::ddp::{Control, Header, QueueNumber, Tagged, Untagged};
 use feroce_wire::iwarp::fpdu::{Deframer, Framer, Piece};
@@ -66,9 +66,10 @@ impl StreamPeer {
     pub fn hear(&mut self) -> Vec<(Header, Vec<u8>)> {
         let mut segments: Vec<(Header, Vec<u8>)> = Vec::new();
         while let Some(qpn) = self.host.engine.poll_stream_ready(self.now) {
-            let mut out = Vec::new();
+            let mut out = Burst::default();
             self.is_over |= self.host.engine.poll_stream(self.now, qpn, 4000, &mut out);
             self.host.engine.handle_stream_sent(self.now, qpn, out.len());
+            let out = out.copied(0);
             let mut arrived = &out[..];
             while let Some(piece) = self.deframer.next(&mut arrived).unwrap() {
                 match piece {

@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use feroce_engine::iwarp::{StreamEvent, StreamSetup};
 use feroce_engine::{Config, QpAttr, QpType, TransportKind};
 use feroce_mem::Access;
-use feroce_train::Instant;
+use feroce_train::{Burst, Instant};
 use feroce_wire::Qpn;
 
 use crate::{Host, START, TestQp};
@@ -78,6 +78,15 @@ impl Streams {
 
     /// One delivery in each direction; false: nothing moved.
     pub fn step(&mut self, cut: &mut dyn FnMut(usize) -> usize) -> bool {
+        self.step_damaged(cut, &mut |_| {})
+    }
+
+    /// As [`Streams::step`]; `damage` changes what is delivered.
+    pub fn step_damaged(
+        &mut self,
+        cut: &mut dyn FnMut(usize) -> usize,
+        damage: &mut dyn FnMut(&mut [u8]),
+    ) -> bool {
         let qpns = self.qpns.expect("connected");
         let mut moved = false;
         self.now = self.now.plus_nanos(1000);
@@ -88,17 +97,18 @@ impl Streams {
             };
             let direction = &mut self.directions[side];
             while let Some(qpn) = sender.engine.poll_stream_ready(self.now) {
-                let mut out = Vec::new();
+                let mut out = Burst::default();
                 let is_over = sender.engine.poll_stream(self.now, qpn, ROOM, &mut out);
                 moved |= !out.is_empty();
-                direction.bytes.extend(out);
+                direction.bytes.extend(out.copied(0));
                 direction.is_closed |= is_over;
             }
             if !direction.bytes.is_empty() {
                 moved = true;
                 let waiting = direction.bytes.len();
                 let some = cut(waiting).clamp(1, waiting);
-                let arrived: Vec<u8> = direction.bytes.drain(..some).collect();
+                let mut arrived: Vec<u8> = direction.bytes.drain(..some).collect();
+                damage(&mut arrived);
                 sender.engine.handle_stream_sent(self.now, qpns[side], some);
                 receiver.engine.handle_stream(self.now, qpns[1 - side], &arrived);
             } else if direction.is_closed && !direction.is_over {
@@ -110,6 +120,21 @@ impl Streams {
         self.ends[0].extend(std::iter::from_fn(|| self.a.engine.poll_stream_event()));
         self.ends[1].extend(std::iter::from_fn(|| self.b.engine.poll_stream_event()));
         moved
+    }
+
+    /// Lets time pass until a timer of one of the hosts is due; false: they wait for none.
+    pub fn sleep(&mut self) -> bool {
+        let hosts = [&mut self.a, &mut self.b];
+        let Some(next) = hosts.iter().filter_map(|host| host.engine.poll_timeout()).min() else {
+            return false;
+        };
+        self.now = self.now.max(next);
+        for host in hosts {
+            if host.engine.poll_timeout().is_some_and(|at| at <= self.now) {
+                host.engine.handle_timeout(self.now);
+            }
+        }
+        true
     }
 }
 

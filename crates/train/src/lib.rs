@@ -5,7 +5,8 @@
 //! The engine makes [`Train`]s; a link turns each into bytes with [`Train::emit`], frames them
 //! and seals the ICRC, which covers header fields that only the link knows. In the other
 //! direction a link hands the engine [`RxTrain`]s: verified packets from the BTH on, ICRC
-//! already checked and cut off by [`RxTrain::packets`].
+//! already checked and cut off by [`RxTrain::packets`]. A [`Burst`] is what the engine has to say
+//! on a byte stream.
 //!
 //! This crate knows neither engine nor link, has no state, and does no I/O. [`Instant`] lives
 //! here because both sides of the waist speak of time without owning a clock.
@@ -14,6 +15,7 @@
 
 extern crate alloc;
 
+mod burst;
 mod path;
 mod payload;
 mod rx;
@@ -21,6 +23,7 @@ mod telemetry;
 mod time;
 mod tx;
 
+pub use burst::{Burst, BurstPiece};
 pub use path::{Ecn, Framing, GidEntry, LinkCaps, LinkLayer, Path, PortAddr};
 pub use payload::{InlineBytes, Payload, RemotePayload};
 pub use rx::{Packets, RxMeta, RxTrain};

@@ -65,6 +65,7 @@ pub(super) struct Limits {
     pub(super) completion_timestamp_mask: u64,
     pub(super) hca_core_clock_khz: u64,
     pub(super) num_comp_vectors: u32,
+    pub(super) shards: u8,
 }
 
 /// The port of a device.
@@ -169,6 +170,7 @@ impl Limits {
             completion_timestamp_mask: attr.completion_timestamp_mask,
             hca_core_clock_khz: attr.core_clock_khz,
             num_comp_vectors: attr.comp_vectors,
+            shards: attr.shards,
         }
     }
 }

@@ -125,6 +125,9 @@ impl Page {
         self.row(PACING, "qp_rate_limit_max", "0kbps");
         self.line(1, "tag matching not supported");
         self.row(DEVICE, "num_comp_vectors", l.num_comp_vectors);
+        if l.shards > 1 {
+            self.row(DEVICE, "shards", l.shards);
+        }
     }
 
     fn port(&mut self, p: &Port, verbose: bool) {

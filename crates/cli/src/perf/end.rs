@@ -10,7 +10,7 @@ use std::net::{IpAddr, UdpSocket};
 use anyhow::{Context as _, bail, ensure};
 use feroce::{
     Access, AddrVec, Ah, AtomicCap, CompChannel, Context, Counters, Cq, Cqe, Data, Dest, Device,
-    Gid, InlineBytes, Iova, Mr, Notify, Pd, Pmtu, Psn, Qkey, Qp, QpAttr, QpCap, Qpn, Region,
+    Gid, InlineBytes, Iova, Lid, Mr, Notify, Pd, Pmtu, Psn, Qkey, Qp, QpAttr, QpCap, Qpn, Region,
     Remote, Rkey, SendFlags, SendOp, SendWr, TransportKind, WcStatus,
 };
 
@@ -46,11 +46,19 @@ impl Place {
         Ok(Self { device, gid_index })
     }
 
+    /// The device of an end whose TCP connection is at this address.
+    pub(crate) fn reached_at(ip: IpAddr) -> anyhow::Result<Self> {
+        match backend::is_first_used(ip)? {
+            true => Self::first(None),
+            false => Self::at(ip),
+        }
+    }
+
     /// The device that has this address.
     pub(crate) fn at(ip: IpAddr) -> anyhow::Result<Self> {
         let bare = Device::at([ip]);
         if ip.is_loopback() {
-            if backend::are_given()? {
+            if backend::are_given()? && !backend::is_in_subnet()? {
                 return Self::first(None);
             }
         } else {
@@ -78,7 +86,7 @@ impl Place {
         };
         let probe = UdpSocket::bind((any, 0))?;
         probe.connect((peer, 9)).with_context(|| format!("no way to {peer}"))?;
-        Self::at(probe.local_addr()?.ip())
+        Self::reached_at(probe.local_addr()?.ip())
     }
 }
 
@@ -99,6 +107,8 @@ pub(crate) struct End {
     pub(crate) mtu: Pmtu,
     slot: usize,
     gid_index: u16,
+    /// Whether the user chose a GID, so that packets on InfiniBand have a GRH.
+    has_grh: bool,
     /// The memory of the peer, once connected.
     remote: Remote,
     /// For datagrams: the address handle of the peer, and its queue pairs.
@@ -180,6 +190,7 @@ impl End {
             mtu,
             slot,
             gid_index: place.gid_index.unwrap_or_else(|| port.first_gid()),
+            has_grh: place.gid_index.is_some(),
             remote: Remote::default(),
             ah: None,
             peers: Vec::new(),
@@ -190,14 +201,15 @@ impl End {
     /// What the peer must know to connect.
     pub(crate) fn ends(&self) -> anyhow::Result<Ends> {
         let mut qps = Vec::new();
-        let mut gid = Gid::default();
+        let (mut gid, lid) = (Gid::default(), backend::lid(&self.context.port())?);
         for qp in &self.qps {
             let end = qp.endpoint_at(self.gid_index)?;
             gid = end.gid;
             qps.push(QpEnd { qpn: end.qpn.get(), psn: end.psn.get() });
         }
         let Remote { addr, rkey } = self.mr.remote(0);
-        Ok(Ends { gid: gid.0, mtu: self.mtu.bytes(), addr, rkey: rkey.0, qps, port: None })
+        let (gid, lid, mtu) = (gid.0, lid.0, self.mtu.bytes());
+        Ok(Ends { gid, lid, mtu, addr, rkey: rkey.0, qps, port: None })
     }
 
     /// As [`End::ends`], for a server: listens if the connection manager connects.
@@ -248,7 +260,15 @@ impl End {
 
     /// Brings the queue pairs up.
     fn modify(&mut self, peer: &Ends) -> anyhow::Result<()> {
-        let av = AddrVec { dgid: Gid(peer.gid), sgid_index: self.gid_index, ..AddrVec::default() };
+        let own_lid = backend::lid(&self.context.port())?;
+        ensure!(
+            (own_lid.0 == 0) == (peer.lid == 0),
+            "one side is in an InfiniBand subnet and the other is not"
+        );
+        // A peer in our subnet needs no GRH, unless the user chose a GID.
+        let dgid = if peer.lid == 0 || self.has_grh { Gid(peer.gid) } else { Gid::ZERO };
+        let (sgid_index, dlid) = (self.gid_index, Lid(peer.lid));
+        let av = AddrVec { dgid, sgid_index, dlid, ..AddrVec::default() };
         let access = Access::REMOTE_WRITE | Access::REMOTE_READ | Access::REMOTE_ATOMIC;
         for (i, (qp, to)) in self.qps.iter_mut().zip(&peer.qps).enumerate() {
             // Each queue pair has its own flow label, and so its own UDP source port.

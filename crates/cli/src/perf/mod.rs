@@ -177,7 +177,7 @@ fn serve(args: &Args, spec: &Spec, json: bool) -> anyhow::Result<()> {
     stream.set_nonblocking(false)?;
     let place = match chosen_place(args)? {
         Some(place) => place,
-        None => Place::at(stream.local_addr()?.ip())?.with_index(args.gid_index),
+        None => Place::reached_at(stream.local_addr()?.ip())?.with_index(args.gid_index),
     };
     let mut side = Side::tcp(stream, false)?;
     side.heeds_stop = true;

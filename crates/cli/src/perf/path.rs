@@ -11,6 +11,8 @@ pub(crate) struct Counted {
     rings: u64,
     /// Through a fabric.
     fabric: u64,
+    /// Over RoCEv1.
+    frames: u64,
     remote_payload: u64,
     /// TCP connections.
     connections: u64,
@@ -28,6 +30,7 @@ impl Counted {
             udp: sum(&["udp_tx_trains", "udp_rx_trains"]),
             rings: sum(&["shm_tx_trains", "shm_rx_trains"]),
             fabric: sum(&["fabric_tx_trains", "fabric_rx_trains"]),
+            frames: sum(&["ether_tx_trains", "ether_rx_packets"]),
             connections: sum(&["tcp_connected", "tcp_accepted"]),
             remote_payload: sum(&["shm_tx_remote_payload", "shm_rx_fetched", "shm_rx_mapped"]),
         }
@@ -46,6 +49,9 @@ impl Counted {
         }
         if self.fabric > before.fabric {
             return Some("packets through a fabric");
+        }
+        if self.frames > before.frames {
+            return Some("Ethernet frames (RoCEv1)");
         }
         Some(if udp > rings {
             "UDP packets"
@@ -86,6 +92,8 @@ mod tests {
             Some("shared memory, payload copied from process to process")
         );
         assert_eq!(way(200, 0, 0, 0), Some("inside the device"));
+        let by_frames = Counted { packets: 210, frames: 20, ..before };
+        assert_eq!(by_frames.way(before, 100), Some("Ethernet frames (RoCEv1)"));
         let by_fabric = Counted { packets: 210, fabric: 20, ..before };
         assert_eq!(by_fabric.way(before, 100), Some("packets through a fabric"));
         assert_eq!(Counted::default().way(Counted::default(), 100), None);

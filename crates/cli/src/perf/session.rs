@@ -1,7 +1,6 @@
 //! The sequence of measurements that client and server run together.
 
 use anyhow::{bail, ensure};
-use feroce::Gid;
 
 use super::end::{End, Place};
 use super::measure::{Figures, Row, Sample, Table};
@@ -29,12 +28,7 @@ pub(crate) fn lead(
     side.send(Message::Ends(own.clone()))?;
     expect_ready(side)?;
     let mtu = end.mtu.bytes();
-    table.head(
-        &end.spec,
-        &Gid(own.gid).to_ip().to_string(),
-        &Gid(peer.gid).to_ip().to_string(),
-        mtu,
-    );
+    table.head(&end.spec, &own.shown(), &peer.shown(), mtu);
     let (warm_up, amount) = (warm_up(&end.spec), end.spec.amount);
     let mut rows = Vec::new();
     for size in end.spec.sizes.clone() {

@@ -7,13 +7,14 @@ use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender, TryRecvError};
 use std::time::Duration;
 
 use anyhow::{Context as _, bail};
+use feroce::Gid;
 use serde::{Deserialize, Serialize};
 
 use super::spec::{Amount, Spec};
 use super::stop;
 
 /// Version of the protocol; it changes whenever the messages change.
-pub(crate) const VERSION: u32 = 4;
+pub(crate) const VERSION: u32 = 5;
 
 /// Timeout for an answer of the other side, in units of 250 ms.
 const PATIENCE: u32 = 120;
@@ -34,12 +35,24 @@ pub(crate) struct QpEnd {
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub(crate) struct Ends {
     pub(crate) gid: [u8; 16],
+    /// Local identifier of the port, on InfiniBand; 0 elsewhere.
+    pub(crate) lid: u16,
     pub(crate) mtu: usize,
     pub(crate) addr: u64,
     pub(crate) rkey: u32,
     pub(crate) qps: Vec<QpEnd>,
     /// Where the server listens, if the connection manager connects.
     pub(crate) port: Option<u16>,
+}
+
+impl Ends {
+    /// Its address, for people.
+    pub(crate) fn shown(&self) -> String {
+        match self.lid {
+            0 => Gid(self.gid).to_ip().to_string(),
+            lid => format!("LID {lid}"),
+        }
+    }
 }
 
 /// The counts of one side in one measurement.

@@ -4,9 +4,10 @@ use std::io::ErrorKind;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use anyhow::{Context as _, bail, ensure};
-use feroce::{Context, Device, Error, Gid};
+use feroce::{AddrVec, Context, Device, Error, Gid, Lid, LinkLayer};
 
-use crate::backend::are_given;
+use super::exchange::Address;
+use crate::backend;
 
 /// The options of the user that choose the device and address.
 #[derive(Clone, Debug, Default)]
@@ -31,7 +32,10 @@ impl Choice {
 pub(super) struct Place {
     pub(super) context: Context,
     pub(super) gid_index: u16,
+    /// Zero if packets are to have no GRH: on InfiniBand, unless the user chose a GID.
     pub(super) gid: Gid,
+    /// Local identifier; 0 on Ethernet.
+    pub(super) lid: Lid,
 }
 
 impl Place {
@@ -50,7 +54,7 @@ impl Place {
 
     /// For a server without a device option: the device at whose address the client connected.
     pub(super) fn of_server(choice: &Choice, own: IpAddr) -> anyhow::Result<Self> {
-        if own.is_loopback() && are_given()? {
+        if backend::is_first_used(own)? {
             return Self::chosen(choice);
         }
         // IPv6 has one loopback address; two ends need two.
@@ -61,7 +65,7 @@ impl Place {
     /// For a client without a device option: the device that routes to the server. If the server is
     /// on this machine, a separate loopback address, because the server uses the other one.
     pub(super) fn of_client(choice: &Choice, own: IpAddr, peer: IpAddr) -> anyhow::Result<Self> {
-        if own.is_loopback() && are_given()? {
+        if backend::is_first_used(own)? {
             return Self::chosen(choice);
         }
         if !(peer.is_loopback() || own == peer) {
@@ -92,6 +96,8 @@ impl Place {
     /// IPv4 where there is one.
     fn of(context: Context, gid_index: Option<u16>, wanted: Option<Gid>) -> anyhow::Result<Self> {
         let port = context.port();
+        let lid = backend::lid(&port)?;
+        let is_global = port.link_layer == LinkLayer::Ethernet || gid_index.is_some();
         let gid_index = match (gid_index, wanted) {
             (Some(index), _) => index,
             (None, Some(wanted)) => port.gid_index(wanted).with_context(|| {
@@ -104,11 +110,23 @@ impl Place {
             let name = context.device().name();
             format!("{name} has no GID with index {gid_index}: `feroce devinfo -v` shows its table")
         })?;
-        Ok(Self { gid: entry.gid, context, gid_index })
+        let gid = if is_global { entry.gid } else { Gid::ZERO };
+        Ok(Self { gid, lid, context, gid_index })
     }
 
-    /// Fails if packets from this address cannot reach the peer.
-    pub(super) fn check_peer(&self, peer: Gid) -> anyhow::Result<()> {
+    /// The way to the peer. Fails if packets from this address cannot reach it.
+    pub(super) fn way_to(&self, peer: &Address) -> anyhow::Result<AddrVec> {
+        let sgid_index = self.gid_index;
+        if self.lid == Lid(0) {
+            self.check_gid(peer.gid)?;
+            return Ok(AddrVec { dgid: peer.gid, sgid_index, ..AddrVec::default() });
+        }
+        ensure!(peer.lid != 0, "the peer gave no LID: it is not in an InfiniBand subnet");
+        let dgid = if self.gid.is_zero() { Gid::ZERO } else { peer.gid };
+        Ok(AddrVec { dgid, sgid_index, dlid: Lid(peer.lid), ..AddrVec::default() })
+    }
+
+    fn check_gid(&self, peer: Gid) -> anyhow::Result<()> {
         ensure!(
             !peer.is_zero(),
             "the peer gave no GID, and RoCE has no other address: start it with `-g INDEX`"

@@ -124,7 +124,7 @@ impl Session {
     /// The addresses to send to the peer.
     pub(super) fn addresses(&self) -> Vec<Address> {
         let address = |lane: &Lane| Address {
-            lid: 0,
+            lid: self.place.lid.0,
             qpn: lane.qp.qpn(),
             psn: lane.psn,
             gid: self.place.gid,
@@ -140,22 +140,16 @@ impl Session {
     /// Connects every queue pair to its counterpart.
     pub(super) fn connect(&mut self, peers: &[Address]) -> anyhow::Result<()> {
         for (i, peer) in peers.iter().enumerate().take(self.lanes.len()) {
-            self.place.check_peer(peer.gid).with_context(|| match i {
+            let way = self.place.way_to(peer).with_context(|| match i {
                 0 => "cannot reach the peer".to_owned(),
                 _ => format!("the peer has only {i} queue pairs: give both ends the same -q"),
             })?;
-            self.connect_lane(i, peer)?;
+            self.connect_lane(i, peer, AddrVec { sl: self.plan.sl, ..way })?;
         }
         Ok(())
     }
 
-    fn connect_lane(&mut self, i: usize, peer: &Address) -> anyhow::Result<()> {
-        let av = AddrVec {
-            dgid: peer.gid,
-            sgid_index: self.place.gid_index,
-            sl: self.plan.sl,
-            ..AddrVec::default()
-        };
+    fn connect_lane(&mut self, i: usize, peer: &Address, av: AddrVec) -> anyhow::Result<()> {
         let lane = &mut self.lanes[i];
         let mtu = self.plan.mtu;
         match self.plan.kind {

@@ -3,13 +3,11 @@
 use alloc::boxed::Box;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
-use core::hint::black_box;
 
 use feroce_mem::{Access, Dereg, DeregError, Iova, MrInfo, MwType, PdId, RegError, Region, Rereg};
 use feroce_ring::{Consumer, Doorbell, Producer, try_spsc};
 use feroce_train::{Instant, LinkLayer};
 use feroce_wire::{Gid, Lkey, Qpn, Rkey};
-use slab::Slab;
 
 use super::Engine;
 use super::transport::Transport;
@@ -56,46 +54,39 @@ impl Queues {
     }
 }
 
-/// Fails if a table has to grow and there is no memory for that. A table cannot be asked to grow
-/// if there is; so the memory is allocated here, freed, and then there for the table.
-fn make_room<T>(table: &Slab<T>) -> Result<(), CreateError> {
-    if table.len() < table.capacity() {
-        return Ok(());
-    }
-    // A table doubles. An entry that is free holds the number of the next.
-    let mut larger = Vec::<Result<T, usize>>::new();
-    let len = (table.capacity() * 2).max(4);
-    let has_room = larger.try_reserve_exact(len).is_ok();
-    // Otherwise the compiler may leave out an allocation that is not used.
-    black_box(larger.as_ptr());
-    if has_room { Ok(()) } else { Err(CreateError::OutOfMemory) }
-}
-
 /// Protection domains and memory.
 impl Engine {
     /// Makes a protection domain.
     #[doc(alias = "ibv_alloc_pd")]
     pub fn alloc_pd(&mut self) -> Result<PdId, CreateError> {
+        self.alloc_pd_as(None)
+    }
+
+    /// Makes a protection domain, with the handle that it has in another shard if there is one.
+    pub fn alloc_pd_as(&mut self, name: Option<PdId>) -> Result<PdId, CreateError> {
         if self.port.hca.pds.len() >= self.port.hca.config.limits.max_pd as usize {
             return Err(CreateError::TooMany);
         }
-        make_room(&self.port.hca.pds)?;
-        Ok(PdId(self.port.hca.pds.insert(0) as u32))
+        self.port.hca.pds.insert(name.map(|pd| pd.0), 0).map(PdId)
+    }
+
+    /// Whether [`Engine::dealloc_pd`] can destroy a protection domain.
+    pub fn may_dealloc_pd(&self, pd: PdId) -> Result<(), DestroyError> {
+        let users = *self.port.hca.pds.get(pd.0).ok_or(DestroyError::Unknown)?;
+        let is_used = users != 0 || self.port.hca.mrs.pd_in_use(pd);
+        if is_used { Err(DestroyError::Busy) } else { Ok(()) }
     }
 
     /// Destroys a protection domain that nothing uses.
     #[doc(alias = "ibv_dealloc_pd")]
     pub fn dealloc_pd(&mut self, pd: PdId) -> Result<(), DestroyError> {
-        let users = *self.port.hca.pds.get(pd.0 as usize).ok_or(DestroyError::Unknown)?;
-        if users != 0 || self.port.hca.mrs.pd_in_use(pd) {
-            return Err(DestroyError::Busy);
-        }
-        self.port.hca.pds.remove(pd.0 as usize);
+        self.may_dealloc_pd(pd)?;
+        self.port.hca.pds.remove(pd.0);
         Ok(())
     }
 
     fn check_pd(&self, pd: PdId) -> Result<(), CreateError> {
-        let known = self.port.hca.pds.contains(pd.0 as usize);
+        let known = self.port.hca.pds.contains(pd.0);
         known.then_some(()).ok_or(CreateError::Unknown("protection domain"))
     }
 
@@ -104,13 +95,13 @@ impl Engine {
     }
 
     fn use_pd(&mut self, pd: PdId) {
-        if let Some(users) = self.port.hca.pds.get_mut(pd.0 as usize) {
+        if let Some(users) = self.port.hca.pds.get_mut(pd.0) {
             *users += 1;
         }
     }
 
     fn unuse_pd(&mut self, pd: PdId) {
-        if let Some(users) = self.port.hca.pds.get_mut(pd.0 as usize) {
+        if let Some(users) = self.port.hca.pds.get_mut(pd.0) {
             *users -= 1;
         }
     }
@@ -128,6 +119,11 @@ impl Engine {
     ) -> Result<Lkey, RegError> {
         self.check_owner(pd)?;
         self.port.hca.mrs.reg(pd, region, offset, len, iova, access)
+    }
+
+    /// Registers what a key names in another shard, under the same key.
+    pub fn copy_mr(&mut self, other: &Self, key: Lkey) -> Result<(), RegError> {
+        self.port.hca.mrs.copy_reg(&other.port.hca.mrs, key)
     }
 
     /// Changes a registration. Accesses that began before are over when the result is quiet.
@@ -191,6 +187,15 @@ impl Engine {
     /// Makes a completion queue of `depth` entries.
     #[doc(alias = "ibv_create_cq")]
     pub fn create_cq(&mut self, depth: u32) -> Result<(CqId, CqPoller), CreateError> {
+        self.create_cq_as(None, depth)
+    }
+
+    /// Makes a completion queue, with the handle that it has in another shard if there is one.
+    pub fn create_cq_as(
+        &mut self,
+        name: Option<CqId>,
+        depth: u32,
+    ) -> Result<(CqId, CqPoller), CreateError> {
         let limits = &self.port.hca.config.limits;
         if depth == 0 || depth > limits.max_cqe {
             return Err(CreateError::BeyondLimits("number of completion queue entries"));
@@ -198,9 +203,8 @@ impl Engine {
         if self.port.hca.cqs.len() >= limits.max_cq as usize {
             return Err(CreateError::TooMany);
         }
-        make_room(&self.port.hca.cqs)?;
         let (cq, poller) = Cq::new(depth as usize).ok_or(CreateError::OutOfMemory)?;
-        Ok((CqId(self.port.hca.cqs.insert(cq) as u32), poller))
+        Ok((self.port.hca.cqs.insert(name.map(|cq| cq.0), cq).map(CqId)?, poller))
     }
 
     /// Changes the depth of a completion queue. `poller` is the consumer's end of it.
@@ -214,7 +218,7 @@ impl Engine {
         if depth == 0 || depth > self.port.hca.config.limits.max_cqe {
             return Err(ResizeError::BeyondLimits);
         }
-        let cq = self.port.hca.cqs.get_mut(id.0 as usize).ok_or(ResizeError::Unknown)?;
+        let cq = self.port.hca.cqs.get_mut(id.0).ok_or(ResizeError::Unknown)?;
         cq.resize(poller, depth as usize)
     }
 
@@ -224,20 +228,23 @@ impl Engine {
         self.port.hca.forget_completions(id, poller, qpn);
     }
 
+    /// Whether [`Engine::destroy_cq`] can destroy a completion queue.
+    pub fn may_destroy_cq(&self, id: CqId) -> Result<(), DestroyError> {
+        let cq = self.port.hca.cqs.get(id.0).ok_or(DestroyError::Unknown)?;
+        if cq.users != 0 { Err(DestroyError::Busy) } else { Ok(()) }
+    }
+
     /// Destroys a completion queue that nothing uses.
     #[doc(alias = "ibv_destroy_cq")]
     pub fn destroy_cq(&mut self, id: CqId) -> Result<(), DestroyError> {
-        let cq = self.port.hca.cqs.get(id.0 as usize).ok_or(DestroyError::Unknown)?;
-        if cq.users != 0 {
-            return Err(DestroyError::Busy);
-        }
-        self.port.hca.cqs.remove(id.0 as usize);
+        self.may_destroy_cq(id)?;
+        self.port.hca.cqs.remove(id.0);
         self.port.forget_cq(id);
         Ok(())
     }
 
     fn check_cq(&self, id: CqId) -> Result<(), CreateError> {
-        match self.port.hca.cqs.get(id.0 as usize) {
+        match self.port.hca.cqs.get(id.0) {
             None => Err(CreateError::Unknown("completion queue")),
             Some(cq) if cq.overrun => Err(CreateError::Invalid("the completion queue overran")),
             Some(_) => Ok(()),
@@ -245,7 +252,7 @@ impl Engine {
     }
 
     fn count_cq(&mut self, id: CqId, up: bool) {
-        if let Some(cq) = self.port.hca.cqs.get_mut(id.0 as usize) {
+        if let Some(cq) = self.port.hca.cqs.get_mut(id.0) {
             cq.users = if up { cq.users + 1 } else { cq.users - 1 };
         }
     }
@@ -260,8 +267,8 @@ impl Engine {
                 qp.enter_error(&mut self.port, now);
             }
         }
-        let is_user = |(_, srq): &(usize, &Srq)| srq.attr.xrc.is_some_and(|(_, used)| used == cq);
-        let ids = self.port.hca.srqs.iter().filter(is_user).map(|(i, _)| SrqId(i as u32));
+        let is_user = |(_, srq): &(u32, &Srq)| srq.attr.xrc.is_some_and(|(_, used)| used == cq);
+        let ids = self.port.hca.srqs.iter().filter(is_user).map(|(i, _)| SrqId(i));
         for id in ids.collect::<Vec<_>>() {
             self.port.hca.event(AsyncEvent::SrqError(id));
         }
@@ -289,20 +296,20 @@ impl Engine {
             self.check_xrcd(xrcd)?;
             self.check_cq(cq)?;
         }
-        make_room(&self.port.hca.srqs)?;
         let (srq, queue) = Srq::new(attr).ok_or(CreateError::OutOfMemory)?;
+        let id = self.port.hca.srqs.insert(None, srq).map(SrqId)?;
         if let Some((xrcd, cq)) = attr.xrc {
             self.count_xrcd(xrcd, true);
             self.count_cq(cq, true);
         }
         self.use_pd(attr.pd);
-        Ok((SrqId(self.port.hca.srqs.insert(srq) as u32), queue))
+        Ok((id, queue))
     }
 
     /// Arms the limit of a shared receive queue; 0 disarms it.
     #[doc(alias = "ibv_modify_srq")]
     pub fn set_srq_limit(&mut self, id: SrqId, limit: u32) -> Result<(), ResizeError> {
-        let srq = self.port.hca.srqs.get_mut(id.0 as usize).ok_or(ResizeError::Unknown)?;
+        let srq = self.port.hca.srqs.get_mut(id.0).ok_or(ResizeError::Unknown)?;
         if limit > srq.attr.max_wr {
             return Err(ResizeError::BeyondLimits);
         }
@@ -325,7 +332,7 @@ impl Engine {
         if max_wr == 0 || max_wr > self.port.hca.config.limits.max_srq_wr {
             return Err(ResizeError::BeyondLimits);
         }
-        let srq = self.port.hca.srqs.get_mut(id.0 as usize).ok_or(ResizeError::Unknown)?;
+        let srq = self.port.hca.srqs.get_mut(id.0).ok_or(ResizeError::Unknown)?;
         if max_wr < srq.attr.limit {
             return Err(ResizeError::BeyondLimits);
         }
@@ -335,21 +342,20 @@ impl Engine {
     /// Shows a shared receive queue.
     #[doc(alias = "ibv_query_srq")]
     pub fn query_srq(&self, id: SrqId) -> Option<SrqAttr> {
-        let SrqInitAttr { max_wr, max_sge, limit, .. } =
-            self.port.hca.srqs.get(id.0 as usize)?.attr;
+        let SrqInitAttr { max_wr, max_sge, limit, .. } = self.port.hca.srqs.get(id.0)?.attr;
         Some(SrqAttr { max_wr, max_sge, limit })
     }
 
     /// Destroys a shared receive queue that no queue pair uses.
     #[doc(alias = "ibv_destroy_srq")]
     pub fn destroy_srq(&mut self, id: SrqId) -> Result<(), DestroyError> {
-        let srq = self.port.hca.srqs.get(id.0 as usize).ok_or(DestroyError::Unknown)?;
+        let srq = self.port.hca.srqs.get(id.0).ok_or(DestroyError::Unknown)?;
         if srq.users != 0 {
             return Err(DestroyError::Busy);
         }
         // XRC targets find it by number and are not counted as users.
         self.qps.iter_mut().for_each(|qp| qp.forget_receive_of(id));
-        let srq = self.port.hca.srqs.remove(id.0 as usize);
+        let srq = self.port.hca.srqs.remove(id.0).ok_or(DestroyError::Unknown)?;
         self.unuse_pd(srq.attr.pd);
         if let Some((xrcd, cq)) = srq.attr.xrc {
             self.count_xrcd(xrcd, false);
@@ -364,28 +370,27 @@ impl Engine {
         if self.port.hca.xrcds.len() >= self.port.hca.config.limits.max_pd as usize {
             return Err(CreateError::TooMany);
         }
-        make_room(&self.port.hca.xrcds)?;
-        Ok(XrcdId(self.port.hca.xrcds.insert(0) as u32))
+        self.port.hca.xrcds.insert(None, 0).map(XrcdId)
     }
 
     /// Destroys an XRC domain that nothing uses.
     #[doc(alias = "ibv_close_xrcd")]
     pub fn dealloc_xrcd(&mut self, id: XrcdId) -> Result<(), DestroyError> {
-        let users = *self.port.hca.xrcds.get(id.0 as usize).ok_or(DestroyError::Unknown)?;
+        let users = *self.port.hca.xrcds.get(id.0).ok_or(DestroyError::Unknown)?;
         if users != 0 {
             return Err(DestroyError::Busy);
         }
-        self.port.hca.xrcds.remove(id.0 as usize);
+        self.port.hca.xrcds.remove(id.0);
         Ok(())
     }
 
     fn check_xrcd(&self, id: XrcdId) -> Result<(), CreateError> {
-        let known = self.port.hca.xrcds.contains(id.0 as usize);
+        let known = self.port.hca.xrcds.contains(id.0);
         known.then_some(()).ok_or(CreateError::Unknown("XRC domain"))
     }
 
     fn count_xrcd(&mut self, id: XrcdId, up: bool) {
-        if let Some(users) = self.port.hca.xrcds.get_mut(id.0 as usize) {
+        if let Some(users) = self.port.hca.xrcds.get_mut(id.0) {
             *users = if up { *users + 1 } else { *users - 1 };
         }
     }
@@ -397,6 +402,9 @@ impl Engine {
     #[doc(alias = "ibv_create_ah")]
     pub fn create_ah(&mut self, pd: PdId, av: AddrVec) -> Result<AhId, CreateError> {
         self.check_pd(pd)?;
+        if self.port.hca.config.transport == TransportKind::Iwarp {
+            return Err(CreateError::Unsupported("iWARP has no datagrams"));
+        }
         let no_source = CreateError::Invalid("no address at that index of the GID table");
         let path = self.port.hca.path(&av, 0).ok_or(no_source)?;
         if !path.has_destination() {
@@ -408,20 +416,20 @@ impl Engine {
         if self.port.hca.ahs.len() >= self.port.hca.config.limits.max_ah as usize {
             return Err(CreateError::TooMany);
         }
-        make_room(&self.port.hca.ahs)?;
+        let id = self.port.hca.ahs.insert(None, Ah { pd, av }).map(AhId)?;
         self.use_pd(pd);
-        Ok(AhId(self.port.hca.ahs.insert(Ah { pd, av }) as u32))
+        Ok(id)
     }
 
     /// Shows an address handle.
     pub fn query_ah(&self, id: AhId) -> Option<AddrVec> {
-        self.port.hca.ahs.get(id.0 as usize).map(|ah| ah.av)
+        self.port.hca.ahs.get(id.0).map(|ah| ah.av)
     }
 
     /// Destroys an address handle. Datagrams that still wait to use it fail.
     #[doc(alias = "ibv_destroy_ah")]
     pub fn destroy_ah(&mut self, id: AhId) -> Result<(), DestroyError> {
-        let ah = self.port.hca.ahs.try_remove(id.0 as usize).ok_or(DestroyError::Unknown)?;
+        let ah = self.port.hca.ahs.remove(id.0).ok_or(DestroyError::Unknown)?;
         self.unuse_pd(ah.pd);
         Ok(())
     }
@@ -519,14 +527,14 @@ impl Engine {
             return Err(CreateError::BeyondLimits("inline data"));
         }
         if let Some(srq) = init.srq {
-            let srq = self.port.hca.srqs.get(srq.0 as usize);
+            let srq = self.port.hca.srqs.get(srq.0);
             let srq = srq.ok_or(CreateError::Unknown("shared receive queue"))?;
             if !init.qp_type.has_rq() || srq.attr.xrc.is_some() {
                 return Err(CreateError::Invalid("this QP type cannot use this SRQ"));
             }
         }
         if self.port.hca.config.transport == TransportKind::Iwarp && init.qp_type != QpType::Rc {
-            return Err(CreateError::Invalid("iWARP has reliable connections only"));
+            return Err(CreateError::Unsupported("iWARP has reliable connections only"));
         }
         match (init.qp_type, init.xrcd) {
             (QpType::XrcTgt, None) => Err(CreateError::Invalid("an XRC target needs a domain")),
@@ -545,7 +553,7 @@ impl Engine {
         }
         self.count_cq(init.send_cq, up);
         self.count_cq(init.recv_cq, up);
-        if let Some(srq) = init.srq.and_then(|id| self.port.hca.srqs.get_mut(id.0 as usize)) {
+        if let Some(srq) = init.srq.and_then(|id| self.port.hca.srqs.get_mut(id.0)) {
             srq.users = if up { srq.users + 1 } else { srq.users - 1 };
         }
         if let Some(xrcd) = init.xrcd {

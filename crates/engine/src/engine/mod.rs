@@ -222,8 +222,15 @@ impl Engine {
     fn handle_timers(&mut self, now: Instant, silent: &mut Option<&mut Vec<SilentPeer>>) {
         self.now = now;
         while let Some((at, slot)) = self.port.hca.timers.pop_due(now) {
-            let Some(Transport::Ib(qp)) = self.qps.at(slot) else {
-                continue;
+            let qp = match self.qps.at(slot) {
+                Some(Transport::Ib(qp)) => qp,
+                Some(Transport::Iwarp(qp)) => {
+                    if qp.common.armed.take(at) {
+                        qp.handle_timeout(&mut self.port.hca, now);
+                    }
+                    continue;
+                }
+                None => continue,
             };
             if !qp.common.armed.take(at) {
                 continue;

@@ -53,6 +53,20 @@ pub struct QpReport {
     pub counters: QpCounters,
 }
 
+impl Report {
+    /// Adds the queue pairs of another shard, and what they did. What every shard has counts once.
+    pub fn add(&mut self, other: Self) {
+        self.totals.add(&other.totals);
+        self.qps.extend(other.qps);
+        for cq in &mut self.cqs {
+            for copy in other.cqs.iter().filter(|copy| copy.id == cq.id) {
+                cq.waiting += copy.waiting;
+                cq.users += copy.users;
+            }
+        }
+    }
+}
+
 impl Engine {
     /// What the adapter has now. The work grows with the number of its queue pairs, completion
     /// queues and memory regions.
@@ -64,7 +78,7 @@ impl Engine {
         Report {
             totals,
             qps: self.qps.iter().map(|qp| self.report_qp(qp)).collect(),
-            cqs: hca.cqs.iter().map(|(id, cq)| cq.report(CqId(id as u32))).collect(),
+            cqs: hca.cqs.iter().map(|(id, cq)| cq.report(CqId(id))).collect(),
             mrs,
             mr_bytes,
             pds: hca.pds.len(),

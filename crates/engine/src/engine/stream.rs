@@ -1,8 +1,6 @@
 //! Streams: what the driver does with the queue pairs of iWARP.
 
-use alloc::vec::Vec;
-
-use feroce_train::Instant;
+use feroce_train::{Burst, Instant};
 use feroce_wire::Qpn;
 
 use super::Engine;
@@ -73,7 +71,7 @@ impl Engine {
 
     /// Appends what the stream of a queue pair has to say, until `out` has `room` bytes or more. If
     /// there is more, the queue pair is ready again. True: the stream ends behind these bytes.
-    pub fn poll_stream(&mut self, now: Instant, qpn: Qpn, room: usize, out: &mut Vec<u8>) -> bool {
+    pub fn poll_stream(&mut self, now: Instant, qpn: Qpn, room: usize, out: &mut Burst) -> bool {
         self.with_stream(now, qpn, |qp, hca| {
             let is_over = qp.poll_stream(hca, now, room, out);
             if out.len() >= room && qp.may_have_more() && !qp.common.queued {

@@ -200,6 +200,8 @@ stream_ends! {
     iwarp_terminated_by_peer = [],
     /// The connection broke, or ended inside an FPDU.
     iwarp_cut = [],
+    /// The rest of an FPDU has not arrived for long.
+    iwarp_stalled = [],
 }
 
 impl QpCounters {

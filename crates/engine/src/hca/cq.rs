@@ -92,6 +92,11 @@ pub struct CqPoller {
 }
 
 impl CqPoller {
+    /// The consumer's side of a queue to which nothing completes; `None` without memory for it.
+    pub fn unused() -> Option<Self> {
+        Cq::new(1).map(|(_, poller)| poller)
+    }
+
     /// Takes the oldest entry.
     #[doc(alias = "ibv_poll_cq")]
     #[inline]

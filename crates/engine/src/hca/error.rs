@@ -28,6 +28,8 @@ pub enum CreateError {
     Unknown(&'static str),
     /// The combination makes no sense.
     Invalid(&'static str),
+    /// The transport of the adapter does not have it.
+    Unsupported(&'static str),
     /// There is too little memory.
     OutOfMemory,
 }
@@ -42,7 +44,7 @@ impl fmt::Display for CreateError {
                 write!(f, "{what} is beyond the adapter's limit: query the device for it")
             }
             Self::Unknown(what) => write!(f, "there is no such {what}"),
-            Self::Invalid(why) => f.write_str(why),
+            Self::Invalid(why) | Self::Unsupported(why) => f.write_str(why),
             Self::OutOfMemory => f.write_str(OUT_OF_MEMORY),
         }
     }

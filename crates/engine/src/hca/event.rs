@@ -100,6 +100,8 @@ pub enum StreamEnd {
     Closed,
     /// The stream broke, or was closed inside a segment.
     Cut,
+    /// The rest of a segment has not arrived for long.
+    Stalled,
 }
 
 /// The stream of a queue pair has ended; the queue pair is in error.

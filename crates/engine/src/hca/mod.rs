@@ -22,5 +22,6 @@ pub(crate) mod revocation;
 pub(crate) mod shared;
 pub(crate) mod srq;
 pub(crate) mod state;
+pub(crate) mod table;
 pub(crate) mod timer;
 pub(crate) mod wr;

@@ -12,7 +12,6 @@ use core::hint::cold_path;
 use feroce_mem::{HostMemory, MrLimits, MrTable, Revocation};
 use feroce_train::{Framing, GidEntry, LinkLayer, Path, PortAddr, Train};
 use feroce_wire::{Gid, Lid, Pkey, Qpn};
-use slab::Slab;
 
 use crate::hca::attr::AddrVec;
 use crate::hca::config::Config;
@@ -23,6 +22,7 @@ use crate::hca::event::{AsyncEvent, Event, StreamEvent};
 use crate::hca::id::{AhId, CqId, SrqId};
 use crate::hca::revocation::Revocations;
 use crate::hca::srq::Srq;
+use crate::hca::table::Table;
 use crate::hca::timer::Timers;
 
 /// An address handle: a path that datagrams take.
@@ -42,13 +42,13 @@ pub(crate) struct Shared {
     /// What queue pairs did that do not exist any more.
     pub(crate) departed: QpCounters,
     pub(crate) mrs: MrTable,
-    pub(crate) cqs: Slab<Cq>,
-    pub(crate) srqs: Slab<Srq>,
-    pub(crate) ahs: Slab<Ah>,
+    pub(crate) cqs: Table<Cq>,
+    pub(crate) srqs: Table<Srq>,
+    pub(crate) ahs: Table<Ah>,
     /// Users of each protection domain other than memory.
-    pub(crate) pds: Slab<u32>,
+    pub(crate) pds: Table<u32>,
     /// Users of each XRC domain.
-    pub(crate) xrcds: Slab<u32>,
+    pub(crate) xrcds: Table<u32>,
     /// The GID table of the port.
     pub(crate) gids: Vec<GidEntry>,
     /// LID of the port; zero on Ethernet.
@@ -82,11 +82,11 @@ impl Shared {
             drops: DropCounters::default(),
             departed: QpCounters::default(),
             mrs: MrTable::new(config.seed, limits),
-            cqs: Slab::new(),
-            srqs: Slab::new(),
-            ahs: Slab::new(),
-            pds: Slab::new(),
-            xrcds: Slab::new(),
+            cqs: Table::new(),
+            srqs: Table::new(),
+            ahs: Table::new(),
+            pds: Table::new(),
+            xrcds: Table::new(),
             gids: Vec::new(),
             lid: Lid::default(),
             lmc: 0,
@@ -151,7 +151,7 @@ impl Shared {
 
     #[inline]
     fn report(&mut self, id: CqId, cqe: Cqe) {
-        let Some(cq) = self.cqs.get_mut(id.0 as usize) else {
+        let Some(cq) = self.cqs.get_mut(id.0) else {
             return;
         };
         if cq.overrun {
@@ -181,7 +181,7 @@ impl Shared {
 
     /// Takes the completions of a queue pair out of a completion queue.
     pub(crate) fn forget_completions(&mut self, id: CqId, poller: &mut CqPoller, qpn: Qpn) {
-        if let Some(cq) = self.cqs.get_mut(id.0 as usize) {
+        if let Some(cq) = self.cqs.get_mut(id.0) {
             cq.forget(poller, qpn);
         }
         self.revocations.forget(id, Some(qpn));
@@ -210,7 +210,7 @@ impl Shared {
     #[inline]
     pub(crate) fn wake_consumers(&mut self) {
         while let Some(id) = self.fresh_cqs.pop() {
-            let wake = self.cqs.get_mut(id.0 as usize).map(Cq::take_wake).unwrap_or_default();
+            let wake = self.cqs.get_mut(id.0).map(Cq::take_wake).unwrap_or_default();
             if wake.poller {
                 self.events.push_back(Event::Poller(id));
             }
@@ -222,7 +222,7 @@ impl Shared {
 
     /// Takes a receive from a shared receive queue, watching its limit.
     pub(crate) fn take_from_srq(&mut self, id: SrqId) -> Option<crate::hca::wr::RecvWr> {
-        let (wr, limit_hit) = self.srqs.get_mut(id.0 as usize)?.take()?;
+        let (wr, limit_hit) = self.srqs.get_mut(id.0)?.take()?;
         if limit_hit {
             self.event(AsyncEvent::SrqLimitReached(id));
         }
@@ -282,7 +282,7 @@ impl Shared {
 
     /// Whether an address handle may be used by a queue pair of `pd`.
     pub(crate) fn ah(&self, id: AhId, pd: feroce_mem::PdId) -> Option<&Ah> {
-        self.ahs.get(id.0 as usize).filter(|ah| ah.pd == pd)
+        self.ahs.get(id.0).filter(|ah| ah.pd == pd)
     }
 
     /// Counts packets that were received, with all their bytes.

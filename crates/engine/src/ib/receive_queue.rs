@@ -33,12 +33,12 @@ impl Qp {
             RecvSource::Own(ring) => (ring.pop(), recv_cq, pd, None),
             RecvSource::Srq(id) => {
                 // Its receives were posted in its own protection domain, which need not be ours.
-                let pd = port.hca.srqs.get(id.0 as usize).map_or(pd, |srq| srq.attr.pd);
+                let pd = port.hca.srqs.get(id.0).map_or(pd, |srq| srq.attr.pd);
                 (port.hca.take_from_srq(*id), recv_cq, pd, Some(*id))
             }
             RecvSource::Xrc(_) => {
                 let (id, pd, cq) = self.xrc_srq(port, srqn).ok_or(NoReceive::BadSrq)?;
-                if port.hca.cqs.get(cq.0 as usize).is_none_or(|cq| cq.overrun) {
+                if port.hca.cqs.get(cq.0).is_none_or(|cq| cq.overrun) {
                     return Err(NoReceive::BadSrq);
                 }
                 (port.hca.take_from_srq(id), cq, pd, Some(id))
@@ -55,7 +55,7 @@ impl Qp {
             return None;
         };
         let id = SrqId::from_number(srqn?)?;
-        let srq = port.hca.srqs.get(id.0 as usize)?;
+        let srq = port.hca.srqs.get(id.0)?;
         let (xrcd, cq) = srq.attr.xrc?;
         (xrcd == domain).then_some((id, srq.attr.pd, cq))
     }

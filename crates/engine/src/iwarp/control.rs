@@ -14,6 +14,13 @@ use crate::hca::qp::RecvSource;
 use crate::hca::shared::Shared;
 use crate::hca::state::QpState;
 
+/// How long the rest of an FPDU may take to arrive, from the last byte on.
+///
+/// A length field that was damaged on its way makes this end wait for bytes that the peer does not
+/// have. The CRC cannot tell before they are there, and if the peer waits for an answer, both would
+/// wait forever.
+pub(super) const STALLED_NS: u64 = 60_000_000_000;
+
 impl Qp {
     /// Changes attributes and state. A queue pair gets to RTS by its stream only
     /// ([`Qp::attach`]), and of the attributes iWARP has but the rights of the peer.
@@ -97,6 +104,22 @@ impl Qp {
         self.end_stream(hca, now, if is_whole { StreamEnd::Closed } else { StreamEnd::Cut });
     }
 
+    /// A timer of the queue pair is due: ends the stream if an FPDU has stalled.
+    pub(crate) fn handle_timeout(&mut self, hca: &mut Shared, now: Instant) {
+        let Some(stream) = self.stream.as_ref().filter(|stream| stream.phase == Phase::Open) else {
+            return;
+        };
+        if stream.deframer.is_between() {
+            return;
+        }
+        let deadline = stream.heard_at.plus_nanos(STALLED_NS);
+        if deadline <= now {
+            self.end_stream(hca, now, StreamEnd::Stalled);
+        } else {
+            hca.timers.arm(self.common.slot, &mut self.common.armed, deadline);
+        }
+    }
+
     /// Ends the stream with a TERMINATE that says why.
     pub(super) fn terminate(&mut self, hca: &mut Shared, now: Instant, cause: Cause) {
         self.terminate_with(hca, now, Terminate::new(cause));
@@ -120,6 +143,7 @@ impl Qp {
         match end {
             StreamEnd::Closed => {}
             StreamEnd::Cut => hca.stream_counters.iwarp_cut += 1,
+            StreamEnd::Stalled => hca.stream_counters.iwarp_stalled += 1,
             StreamEnd::Terminated(cause) => hca.stream_counters.refuse(cause),
             StreamEnd::PeerTerminated(_) => hca.stream_counters.iwarp_terminated_by_peer += 1,
         }

@@ -1,5 +1,6 @@
 //! A queue pair of the iWARP transport: its state.
 
+use feroce_train::Instant;
 use feroce_wire::iwarp::fpdu::{Deframer, Framer};
 use feroce_wire::iwarp::terminate::Terminate;
 
@@ -7,6 +8,7 @@ use super::requester_state::Requester;
 use super::responder_state::Responder;
 use super::setup::{Begin, StreamSetup};
 use crate::hca::qp::QpCommon;
+use crate::hca::state::QpState;
 
 /// A queue pair of the iWARP transport.
 #[derive(Debug)]
@@ -18,7 +20,9 @@ pub(crate) struct Qp {
 }
 
 impl Qp {
-    pub(crate) fn new(common: QpCommon) -> Self {
+    /// In INIT: an RNIC has no state before the one in which a stream may be attached.
+    pub(crate) fn new(mut common: QpCommon) -> Self {
+        common.set_state(QpState::Init);
         Self { common, stream: None }
     }
 }
@@ -31,6 +35,8 @@ pub(super) struct Stream {
     pub(super) deframer: Deframer,
     pub(super) req: Requester,
     pub(super) rsp: Responder,
+    /// When the last bytes arrived.
+    pub(super) heard_at: Instant,
     /// Bytes given to the driver so far.
     pub(super) given: u64,
     /// Bytes of them that TCP has taken.
@@ -62,6 +68,7 @@ impl Stream {
             deframer: Deframer::new(setup.crc),
             req: Requester { has_announced, ..Requester::default() },
             rsp: Responder::default(),
+            heard_at: Instant::ZERO,
             given: 0,
             taken: 0,
             may_send: !matches!(setup.begin, Begin::Await(_)),

@@ -14,7 +14,8 @@ use feroce_wire::iwarp::rdmap::{RdmaOp, ReadRequest};
 use feroce_wire::iwarp::terminate::{Cause, Terminate};
 use feroce_wire::{Lkey, Rkey};
 
-use super::buffers::scatter;
+use super::buffers::{copy_in, scatter};
+use super::control::STALLED_NS;
 use super::extensions::is_immediate;
 use super::failure::{self, Failure};
 use super::qp::{Phase, Qp, Stream};
@@ -33,18 +34,37 @@ impl Qp {
     pub(crate) fn handle_stream(&mut self, hca: &mut Shared, now: Instant, mut bytes: &[u8]) {
         hca.counters.rcvd_bytes += bytes.len() as u64;
         while let Some(stream) = self.stream.as_mut().filter(|s| s.phase == Phase::Open) {
-            let result = match stream.deframer.next(&mut bytes) {
-                Ok(None) => return,
-                Ok(Some(Piece::Header { header, payload })) => self.begin(hca, header, payload),
-                Ok(Some(Piece::Payload(payload))) => self.place(hca, payload),
-                Ok(Some(Piece::End)) => self.finish(hca, now),
-                Err(error) => Err(error.into()),
+            let result = match stream.deframer.take_payload(&mut bytes) {
+                Some(payload) => self.place(hca, payload),
+                None => match stream.deframer.take_short(&mut bytes) {
+                    Ok(Some((header, payload))) => self.take_whole(hca, now, header, payload),
+                    Ok(None) => match stream.deframer.next(&mut bytes) {
+                        Ok(None | Some(Piece::Payload(_))) => return self.await_rest(hca, now),
+                        Ok(Some(Piece::Header { header, payload })) => {
+                            self.begin(hca, header, payload)
+                        }
+                        Ok(Some(Piece::End)) => self.finish(hca, now),
+                        Err(error) => Err(error.into()),
+                    },
+                    Err(error) => Err(error.into()),
+                },
             };
             if let Err(failure) = result
                 && !self.waits_for_crc(failure)
             {
                 self.refuse(hca, now, &failure);
             }
+        }
+    }
+
+    /// All bytes that have arrived are used. If they end inside an FPDU, its rest is awaited for
+    /// [a while](STALLED_NS).
+    fn await_rest(&mut self, hca: &mut Shared, now: Instant) {
+        let Some(stream) = &mut self.stream else { return };
+        stream.heard_at = now;
+        if !stream.deframer.is_between() {
+            let deadline = now.plus_nanos(STALLED_NS);
+            hca.timers.arm(self.common.slot, &mut self.common.armed, deadline);
         }
     }
 
@@ -63,6 +83,21 @@ impl Qp {
         }
         segment.target = Target::Refused(failure);
         true
+    }
+
+    /// A segment has arrived in one piece, and its CRC is right.
+    fn take_whole(
+        &mut self,
+        hca: &mut Shared,
+        now: Instant,
+        header: Header,
+        payload: &[u8],
+    ) -> Result<(), Failure> {
+        self.begin(hca, header, payload.len())?;
+        if !payload.is_empty() {
+            self.place_in_memory(hca, payload, true)?;
+        }
+        self.finish(hca, now)
     }
 
     /// A segment begins.
@@ -266,7 +301,7 @@ impl Qp {
             RecvSource::Own(ring) => (ring.pop()?, pd),
             RecvSource::Srq(id) => {
                 // Its receives were posted in its own protection domain, which need not be ours.
-                let pd = hca.srqs.get(id.0 as usize).map_or(pd, |srq| srq.attr.pd);
+                let pd = hca.srqs.get(id.0).map_or(pd, |srq| srq.attr.pd);
                 (hca.take_from_srq(*id)?, pd)
             }
             RecvSource::Xrc(_) | RecvSource::None => return None,
@@ -274,24 +309,46 @@ impl Qp {
         Some(Receive { wr, pd, filled: 0 })
     }
 
-    /// Payload of the segment that is arriving.
+    /// Payload of the segment that is arriving, which its CRC does not cover yet.
     fn place(&mut self, hca: &mut Shared, bytes: &[u8]) -> Result<(), Failure> {
+        let before = self.stream.as_mut().and_then(|stream| stream.deframer.crc().copied());
+        let placed = self.place_in_memory(hca, bytes, false);
+        if let (Some(mut crc), Some(stream)) = (before, &mut self.stream)
+            && placed != Ok(true)
+        {
+            // None or a part of it was copied.
+            crc.update(bytes);
+            stream.deframer.crc().into_iter().for_each(|at| *at = crc);
+        }
+        placed.map(|_| ())
+    }
+
+    /// Copies payload to the memory that it is for, and extends the CRC by it, unless that is
+    /// [verified already](feroce_wire::iwarp::fpdu::Deframer::take_short). False: it is for none,
+    /// and the CRC is as before.
+    fn place_in_memory(
+        &mut self,
+        hca: &mut Shared,
+        bytes: &[u8],
+        is_verified: bool,
+    ) -> Result<bool, Failure> {
         let (pd, qpn) = (self.common.init.pd, self.common.qpn);
-        let Some(Stream { req, rsp, .. }) = &mut self.stream else { return Ok(()) };
-        let Some(segment) = &mut rsp.segment else { return Ok(()) };
+        let Some(Stream { req, rsp, deframer, .. }) = &mut self.stream else { return Ok(false) };
+        let Some(segment) = &mut rsp.segment else { return Ok(false) };
+        let crc = deframer.crc().filter(|_| !is_verified);
         let next = |at: u64| at.wrapping_add(bytes.len() as u64);
         match segment.target {
             Target::Receive => {
-                let Some(receive) = &mut rsp.receive else { return Ok(()) };
+                let Some(receive) = &mut rsp.receive else { return Ok(false) };
                 let sges = receive.wr.sges.as_slice();
-                scatter(&hca.mrs, receive.pd, sges, receive.filled, bytes)
+                scatter(&hca.mrs, receive.pd, sges, receive.filled, bytes, crc)
                     .map_err(|_| Failure::from(Cause::DDP_LOCAL_CATASTROPHIC))?;
                 receive.filled = next(receive.filled);
             }
             Target::Memory(stag, offset) => {
                 let len = bytes.len() as u64;
                 let placed = hca.mrs.lend_remote::<Write>(pd, qpn, stag, offset, len);
-                let placed = placed.and_then(|loan| Ok(loan.copy_in(bytes)?));
+                let placed = placed.and_then(|loan| Ok(copy_in(&loan, bytes, crc)?));
                 placed.map_err(|error| failure::tagged(error, false))?;
                 segment.target = Target::Memory(stag, next(offset));
             }
@@ -299,7 +356,7 @@ impl Qp {
                 // A sink need not be open to the peer: the READ is ours.
                 let loan =
                     hca.mrs.lend_local::<Write>(pd, Lkey(stag.0), offset, bytes.len() as u32);
-                let placed = loan.and_then(|loan| Ok(loan.copy_in(bytes)?));
+                let placed = loan.and_then(|loan| Ok(copy_in(&loan, bytes, crc)?));
                 placed.map_err(|error| failure::tagged(error, false))?;
                 segment.target = Target::Sink(stag, next(offset));
                 if let Some(sink) = req.sinks.front_mut() {
@@ -307,13 +364,14 @@ impl Qp {
                     sink.offset = next(sink.offset);
                 }
             }
-            Target::Refused(_) => {}
+            Target::Refused(_) => return Ok(false),
             Target::Collected => {
                 let room = rsp.collected.iter_mut().skip(rsp.collected_len);
                 rsp.collected_len += room.zip(bytes).map(|(room, byte)| *room = *byte).count();
+                return Ok(false);
             }
         }
-        Ok(())
+        Ok(true)
     }
 
     /// The segment has arrived whole.

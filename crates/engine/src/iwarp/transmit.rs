@@ -1,16 +1,16 @@
 //! What is said next: a TERMINATE, responses and requests in turn, message by message.
 
-use alloc::vec::Vec;
-
 use feroce_mem::Read;
-use feroce_train::Instant;
+use feroce_train::{Burst, Instant};
 use feroce_wire::Rkey;
+use feroce_wire::iwarp::Crc32c;
 use feroce_wire::iwarp::atomic::{AtomicRequest, AtomicResponse, Immediate};
 use feroce_wire::iwarp::ddp::{Control, Header, QueueNumber, Tagged};
+use feroce_wire::iwarp::fpdu;
 use feroce_wire::iwarp::rdmap::{RdmaOp, ReadRequest};
 use feroce_wire::iwarp::terminate::Terminate;
 
-use super::buffers::gather;
+use super::buffers::{Parts, copy_out, filled, gather, keep_parts, keep_with_place};
 use super::qp::{Phase, Qp, Stream};
 use super::requester::Next;
 use super::requester_state::{Flight, Sink, untagged};
@@ -18,6 +18,10 @@ use super::responder_state::Reply;
 use super::setup::{Begin, ReadyToReceive};
 use crate::hca::shared::Shared;
 use crate::hca::wr::SendOp;
+
+/// The shortest payload that is sent from where it is: copying less is quicker than to tell the
+/// kernel of another place.
+const APART: usize = 2048;
 
 impl Qp {
     /// Appends segments to `out` until it has `room` bytes or more, or there are none. True: the
@@ -27,7 +31,7 @@ impl Qp {
         hca: &mut Shared,
         now: Instant,
         room: usize,
-        out: &mut Vec<u8>,
+        out: &mut Burst,
     ) -> bool {
         let before = out.len();
         self.announce(out);
@@ -62,7 +66,7 @@ impl Qp {
     }
 
     /// Sends one segment, or does something else; false: there is nothing to do.
-    fn transmit(&mut self, hca: &mut Shared, now: Instant, out: &mut Vec<u8>) -> bool {
+    fn transmit(&mut self, hca: &mut Shared, now: Instant, out: &mut Burst) -> bool {
         let Some(stream) = &self.stream else { return false };
         let has_reply = !stream.rsp.replies.is_empty();
         let in_reply = stream.rsp.replies.front().is_some_and(Reply::is_begun);
@@ -78,7 +82,7 @@ impl Qp {
     }
 
     /// Sends a segment of a request.
-    fn send_request(&mut self, hca: &mut Shared, now: Instant, out: &mut Vec<u8>) -> bool {
+    fn send_request(&mut self, hca: &mut Shared, now: Instant, out: &mut Burst) -> bool {
         let next = self.next_request(hca, now);
         let (pd, Some(stream)) = (self.common.init.pd, &mut self.stream) else { return false };
         stream.replied = false;
@@ -110,9 +114,15 @@ impl Qp {
             Next::Segment { index, header, offset, len } => {
                 let Some(wr) = self.common.sq.peek(index) else { return false };
                 let tells = matches!(wr.op, SendOp::WriteImm(..));
-                emit(stream, &header, len, out, |at, out| {
-                    gather(&hca.mrs, pd, &wr.data, offset + at as u64, out);
-                });
+                if is_sent_apart(stream, len)
+                    && let Some(parts) = keep_parts(&hca.mrs, pd, &wr.data, offset, len)
+                {
+                    emit_apart(stream, &header, len, out, parts);
+                } else {
+                    emit(stream, &header, len, out, |at, out, crc| {
+                        gather(&hca.mrs, pd, &wr.data, offset + at as u64, out, crc);
+                    });
+                }
                 hca.counters.sent_pkts += 1;
                 let offset = offset + len as u64;
                 if let Some(flight) = stream.req.flights.back_mut() {
@@ -129,7 +139,7 @@ impl Qp {
     }
 
     /// Sends a segment of a response.
-    fn send_reply(&mut self, hca: &mut Shared, now: Instant, out: &mut Vec<u8>) -> bool {
+    fn send_reply(&mut self, hca: &mut Shared, now: Instant, out: &mut Burst) -> bool {
         let (pd, qpn) = (self.common.init.pd, self.common.qpn);
         let front = self.stream.as_ref().and_then(|stream| stream.rsp.replies.front().copied());
         let (request, done) = match front {
@@ -153,12 +163,18 @@ impl Qp {
             offset: request.sink_offset.wrapping_add(done.into()),
         });
         let from = request.source_offset.wrapping_add(done.into());
-        emit(stream, &header, len as usize, out, |at, out| {
-            let (from, len) = (from.wrapping_add(at as u64), out.len() as u64);
-            let loan = hca.mrs.lend_remote::<Read>(pd, qpn, request.source_stag, from, len);
-            let copied = loan.is_ok_and(|loan| loan.copy_out(out).is_ok());
-            debug_assert!(copied, "the range was checked");
-        });
+        let lend = |from, len| hca.mrs.lend_remote::<Read>(pd, qpn, request.source_stag, from, len);
+        if is_sent_apart(stream, len as usize)
+            && let Some(part) = lend(from, len.into()).ok().and_then(keep_with_place)
+        {
+            emit_apart(stream, &header, len as usize, out, Parts::from_iter([part]));
+        } else {
+            emit(stream, &header, len as usize, out, |at, out, crc| {
+                let loan = lend(from.wrapping_add(at as u64), out.len() as u64);
+                let is_copied = loan.is_ok_and(|loan| copy_out(&loan, out, crc).is_ok());
+                filled(is_copied, out);
+            });
+        }
         hca.counters.sent_pkts += 1;
         if is_last {
             stream.rsp.replies.pop_front();
@@ -174,7 +190,7 @@ impl Qp {
         &mut self,
         hca: &mut Shared,
         response: AtomicResponse,
-        out: &mut Vec<u8>,
+        out: &mut Burst,
     ) -> bool {
         let Some(stream) = &mut self.stream else { return false };
         let (opcode, queue) = (RdmaOp::ATOMIC_RESPONSE, QueueNumber::ATOMIC_RESPONSE);
@@ -217,7 +233,7 @@ impl Qp {
     }
 
     /// Sends the message that lets the peer send, once, or a reminder.
-    fn announce(&mut self, out: &mut Vec<u8>) {
+    fn announce(&mut self, out: &mut Burst) {
         let Some(stream) = self.stream.as_mut().filter(|stream| stream.phase == Phase::Open) else {
             return;
         };
@@ -252,17 +268,18 @@ impl Qp {
     }
 }
 
-fn emit_terminate(stream: &mut Stream, message: &Terminate, out: &mut Vec<u8>) {
+fn emit_terminate(stream: &mut Stream, message: &Terminate, out: &mut Burst) {
     let mut bytes = [0; Terminate::MAX_LEN];
     let len = message.emit(&mut bytes).unwrap_or(0);
     let header = untagged(RdmaOp::TERMINATE, QueueNumber::TERMINATE, 1);
     emit_bytes(stream, &Header::Untagged(header), bytes.get(..len).unwrap_or_default(), out);
 }
 
-fn emit_bytes(stream: &mut Stream, header: &Header, payload: &[u8], out: &mut Vec<u8>) {
-    emit(stream, header, payload.len(), out, |at, out| {
+fn emit_bytes(stream: &mut Stream, header: &Header, payload: &[u8], out: &mut Burst) {
+    emit(stream, header, payload.len(), out, |at, out, crc| {
         let payload = payload.get(at..).unwrap_or_default();
         out.iter_mut().zip(payload).for_each(|(out, byte)| *out = *byte);
+        crc.into_iter().for_each(|crc| crc.update(out));
     });
 }
 
@@ -271,14 +288,33 @@ fn emit(
     stream: &mut Stream,
     header: &Header,
     payload: usize,
-    out: &mut Vec<u8>,
-    fill: impl FnMut(usize, &mut [u8]),
+    out: &mut Burst,
+    fill: impl FnMut(usize, &mut [u8], Option<&mut Crc32c>),
 ) {
-    let start = out.len();
     let len = stream.framer.wire_len(header.len() + payload);
-    out.resize(start + len, 0);
-    let room = out.get_mut(start..).unwrap_or_default();
-    let written = stream.framer.emit(header, payload, room, fill);
+    let room = out.append(len);
+    let written = stream.framer.emit_covered(header, payload, room, fill);
     debug_assert_eq!(written, Ok(len));
     stream.given += len as u64;
+}
+
+/// Whether payload of this length is sent from where it is. A CRC covers what is sent, and memory
+/// may change until it is: what a CRC covers is copied first. So is what markers cut into pieces.
+fn is_sent_apart(stream: &Stream, payload: usize) -> bool {
+    payload >= APART && !stream.framer.has_crc() && !stream.framer.has_markers()
+}
+
+/// Appends an FPDU whose payload is sent from where it is: from `parts`. It has neither a CRC nor
+/// markers.
+fn emit_apart(stream: &mut Stream, header: &Header, payload: usize, out: &mut Burst, parts: Parts) {
+    let mut head = [0; fpdu::HEAD_LEN];
+    let written = fpdu::emit_head(header, payload, &mut head);
+    debug_assert!(written.is_ok(), "a segment is no longer than its length field says");
+    let head = head.get(..written.unwrap_or(0)).unwrap_or_default();
+    out.append(head.len()).copy_from_slice(head);
+    parts.into_iter().for_each(|part| out.append_memory(part));
+    let ulpdu = header.len() + payload;
+    // Padding and CRC are zeros.
+    out.append(fpdu::pad_len(ulpdu) + fpdu::CRC_LEN).fill(0);
+    stream.given += fpdu::fpdu_len(ulpdu) as u64;
 }

@@ -2,10 +2,14 @@
 
 use std::net::IpAddr;
 use std::path::PathBuf;
+use std::str::FromStr;
 
 use feroce_link::parse_size;
 
 use super::{Lint, Wrong};
+
+/// Most shards of a device: each has one of the 255 slots that the processes of a user share.
+const MOST_SHARDS: u8 = 16;
 
 /// A device name that is valid as the name of a directory in sysfs.
 pub(super) fn name(value: &str) -> Result<String, Wrong> {
@@ -52,12 +56,25 @@ pub(super) fn lint(value: &str) -> Result<Lint, Wrong> {
     }
 }
 
+pub(super) fn number<T: FromStr>(value: &str) -> Result<T, Wrong> {
+    value.replace('_', "").parse().map_err(|_| "expected a number in range".into())
+}
+
 pub(super) fn switch(value: &str) -> Result<bool, Wrong> {
     match value {
         "1" | "on" | "yes" | "true" => Ok(true),
         "0" | "off" | "no" | "false" => Ok(false),
         _ => Err("expected 1 or 0".into()),
     }
+}
+
+/// How many shards a device has; 0 stands for `auto`.
+pub(super) fn shards(value: &str) -> Result<u8, Wrong> {
+    if value == "auto" {
+        return Ok(0);
+    }
+    let count = value.parse().ok().filter(|count| (1..=MOST_SHARDS).contains(count));
+    count.ok_or_else(|| format!("expected a number from 1 to {MOST_SHARDS}, or auto"))
 }
 
 /// The users whose portd may receive, beside root and the own user.
@@ -86,6 +103,14 @@ mod tests {
         assert_eq!(bytes("3g"), Ok(3_u64 << 30));
         for wrong in ["", "K", "-1", "1T", "1 K", "4g", "99999999999999999999"] {
             assert!(bytes::<u32>(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn shards_are_counted_or_automatic() {
+        assert_eq!((shards("auto"), shards("1"), shards("16")), (Ok(0), Ok(1), Ok(16)));
+        for wrong in ["0", "17", "", "-1", "all"] {
+            assert!(shards(wrong).is_err(), "{wrong}");
         }
     }
 

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
 use std::io::{self, PipeReader, PipeWriter, Read as _, Write as _};
 use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::task::Waker;
 
@@ -62,6 +63,9 @@ const PIPE_LEN: i32 = 4096;
 #[derive(Debug)]
 struct Waiting<T> {
     queue: VecDeque<T>,
+    /// The pipe may hold bytes. Tasks ask for events often when there are none, and asking the
+    /// kernel about the pipe takes longer than they do.
+    is_rung: bool,
     wakers: Vec<Waker>,
 }
 
@@ -80,7 +84,8 @@ impl<T> EventQueue<T> {
 
     /// A queue whose descriptor is made when a consumer first asks for it.
     pub(crate) fn without_descriptor() -> Self {
-        let inner = Mutex::new(Waiting { queue: VecDeque::new(), wakers: Vec::new() });
+        let inner =
+            Mutex::new(Waiting { queue: VecDeque::new(), is_rung: false, wakers: Vec::new() });
         Self { inner, pipe: OnceLock::new() }
     }
 
@@ -104,6 +109,7 @@ impl<T> EventQueue<T> {
         // Every event writes, not only the first: an edge-triggered consumer must see each one.
         if let Some(pipe) = self.pipe.get() {
             pipe.ring();
+            inner.is_rung = true;
         }
         let wakers = std::mem::take(&mut inner.wakers);
         drop(inner);
@@ -124,7 +130,7 @@ impl<T> EventQueue<T> {
     pub(crate) fn try_pop(&self) -> Option<T> {
         let mut inner = self.inner();
         let event = inner.queue.pop_front();
-        self.settle(&inner);
+        self.settle(&mut inner);
         event
     }
 
@@ -134,7 +140,7 @@ impl<T> EventQueue<T> {
         let before = inner.queue.len();
         inner.queue.retain(|event| !gone(event));
         if inner.queue.len() < before {
-            self.settle(&inner);
+            self.settle(&mut inner);
         }
     }
 
@@ -145,7 +151,7 @@ impl<T> EventQueue<T> {
         let (taken, left): (VecDeque<T>, VecDeque<T>) = all.into_iter().partition(wanted);
         inner.queue = left;
         if !taken.is_empty() {
-            self.settle(&inner);
+            self.settle(&mut inner);
         }
         drop(inner);
         taken.into()
@@ -153,16 +159,22 @@ impl<T> EventQueue<T> {
 
     /// Keeps the descriptor readable exactly while the queue holds an event. A consumer may have
     /// waited by reading it, so it can lack a byte for what is left in the queue.
-    fn settle(&self, inner: &Waiting<T>) {
+    fn settle(&self, inner: &mut Waiting<T>) {
         let Some(pipe) = self.pipe.get() else { return };
         if !inner.queue.is_empty() {
             if !pipe.is_readable() {
                 pipe.ring();
+                inner.is_rung = true;
             }
             return;
         }
         // Only while it is readable: reading would block if the consumer has read all of it.
-        while pipe.is_readable() && (&pipe.fd).read(&mut [0; 64]).is_ok_and(|len| len > 0) {}
+        while inner.is_rung {
+            inner.is_rung = pipe.is_readable();
+            if inner.is_rung && !(&pipe.fd).read(&mut [0; 64]).is_ok_and(|len| len > 0) {
+                return;
+            }
+        }
     }
 
     /// Takes the oldest event; if there is none, registers a waker to be called when there is one.
@@ -197,11 +209,12 @@ impl<T> EventQueue<T> {
     pub(crate) fn try_fd(&self) -> io::Result<BorrowedFd<'_>> {
         if self.pipe.get().is_none() {
             let made = Pipe::new()?;
-            let inner = self.inner();
+            let mut inner = self.inner();
             let pipe = self.pipe.get_or_init(|| made);
             // Events that were appended before there was a descriptor.
             if !inner.queue.is_empty() {
                 pipe.ring();
+                inner.is_rung = true;
             }
         }
         let pipe = self.pipe.get().map(|pipe| pipe.fd.as_fd());
@@ -246,10 +259,38 @@ impl Object {
     }
 }
 
+/// Where the completion events of a queue go.
+#[derive(Debug)]
+struct Channel {
+    queue: Arc<ChannelQueue>,
+    /// Whether the consumer waits for an event of the queue, if several shards complete to it.
+    asked: Option<Arc<Asked>>,
+}
+
+/// Whether a consumer waits for an event of a completion queue to which several shards complete.
+///
+/// The consumer asks, then arms the ring of each shard, then looks at the rings. A shard takes the
+/// arm state of its ring after it has published entries, and then takes this. So the shard whose
+/// ring was armed sees that the consumer asked, and of several such shards one gets the event.
+#[derive(Debug, Default)]
+pub(crate) struct Asked(AtomicBool);
+
+impl Asked {
+    /// The consumer is about to arm the rings.
+    pub(crate) fn ask(&self) {
+        self.0.store(true, Ordering::Release);
+    }
+
+    /// Whether the consumer waits for an event, which it gets now.
+    fn take(&self) -> bool {
+        self.0.swap(false, Ordering::AcqRel)
+    }
+}
+
 /// Which queue receives which event.
 #[derive(Debug, Default)]
 pub(crate) struct Dispatch {
-    channels: BTreeMap<CqId, Arc<ChannelQueue>>,
+    channels: BTreeMap<CqId, Channel>,
     /// Queues of the contexts. Each receives the events of the port and of its own objects.
     listeners: Vec<Weak<AsyncQueue>>,
     owners: BTreeMap<Object, Weak<AsyncQueue>>,
@@ -270,13 +311,18 @@ impl Dispatch {
     }
 
     /// Completion events of `cq` go to `channel`.
-    pub(crate) fn attach(&mut self, cq: CqId, channel: Arc<ChannelQueue>) {
-        self.channels.insert(cq, channel);
+    pub(crate) fn attach(&mut self, cq: CqId, queue: Arc<ChannelQueue>) {
+        self.channels.insert(cq, Channel { queue, asked: None });
+    }
+
+    /// Completion events of `cq`, to which other shards complete as well, go to `channel`.
+    pub(crate) fn attach_shared(&mut self, cq: CqId, queue: Arc<ChannelQueue>, asked: Arc<Asked>) {
+        self.channels.insert(cq, Channel { queue, asked: Some(asked) });
     }
 
     /// Completion events of `cq` are not delivered any more.
     pub(crate) fn detach(&mut self, cq: CqId) {
-        if let Some(channel) = self.channels.remove(&cq) {
+        if let Some(Channel { queue: channel, .. }) = self.channels.remove(&cq) {
             channel.discard(|event| *event == cq);
             self.wakes.add(channel);
         }
@@ -311,9 +357,11 @@ impl Dispatch {
     pub(crate) fn deliver(&self, event: Event) {
         match event {
             Event::Completion(cq) => {
-                if let Some(channel) = self.channels.get(&cq) {
-                    channel.append(cq);
-                    self.wakes.add(Arc::<ChannelQueue>::clone(channel));
+                if let Some(Channel { queue, asked }) = self.channels.get(&cq)
+                    && asked.as_ref().is_none_or(|asked| asked.take())
+                {
+                    queue.append(cq);
+                    self.wakes.add(Arc::<ChannelQueue>::clone(queue));
                 }
             }
             Event::Poller(cq) => {

@@ -20,17 +20,19 @@ use feroce_local::RemoteCarrier;
 use feroce_train::{Instant, LinkCaps, Path, RxMeta, RxTrain, Single, Train};
 use nix::sys::eventfd::EventFd;
 
-use super::link_side::LinkSide;
+use super::locks::{LinkGuard, StateGuard};
 use super::wakes::HeldWakes;
-use super::{Dispatch, Driver, State, Streams};
+use super::{Dispatch, Driver, Streams};
 
 /// Every running driver. Entries of drivers that have ended are removed when another starts.
 static DRIVERS: Mutex<Vec<Weak<Driver>>> = Mutex::new(Vec::new());
 
 /// A driver whose locks the forking thread holds. The guards are dropped before the driver.
 struct Held {
-    state: MutexGuard<'static, State>,
-    link: MutexGuard<'static, LinkSide>,
+    // The first to be dropped: to release a lock may mean to wake those that wait for it.
+    parking: MutexGuard<'static, ()>,
+    state: StateGuard<'static>,
+    link: LinkGuard<'static>,
     wakes: HeldWakes<'static>,
     driver: Arc<Driver>,
 }
@@ -63,19 +65,20 @@ pub(super) fn watch(driver: &Arc<Driver>) {
 }
 
 fn hold(driver: Arc<Driver>) -> Held {
-    let link = driver.wait_for_link();
+    let link = driver.locks.lock_outer();
     // SAFETY: the guard borrows from the driver, which `Held` keeps alive and drops after it.
-    let link = unsafe {
-        std::mem::transmute::<MutexGuard<'_, LinkSide>, MutexGuard<'static, LinkSide>>(link)
-    };
+    let link = unsafe { std::mem::transmute::<LinkGuard<'_>, LinkGuard<'static>>(link) };
     let state = driver.state();
     // SAFETY: the guard borrows from the driver, which `Held` keeps alive and drops after it.
-    let state =
-        unsafe { std::mem::transmute::<MutexGuard<'_, State>, MutexGuard<'static, State>>(state) };
+    let state = unsafe { std::mem::transmute::<StateGuard<'_>, StateGuard<'static>>(state) };
     let wakes = driver.wakes.hold();
     // SAFETY: the guard borrows from the driver, which `Held` keeps alive and drops after it.
     let wakes = unsafe { std::mem::transmute::<HeldWakes<'_>, HeldWakes<'static>>(wakes) };
-    Held { state, link, wakes, driver }
+    let parking = driver.locks.park().hold();
+    // SAFETY: the guard borrows from the driver, which `Held` keeps alive and drops after it.
+    let parking =
+        unsafe { std::mem::transmute::<MutexGuard<'_, ()>, MutexGuard<'static, ()>>(parking) };
+    Held { parking, state, link, wakes, driver }
 }
 
 extern "C" fn before() {
@@ -88,7 +91,8 @@ extern "C" fn before() {
 
 extern "C" fn in_parent() {
     let held = HELD.try_with(|place| place.replace(None)).ok().flatten();
-    for Held { state, link, wakes, driver } in held.into_iter().flat_map(|all| all.held) {
+    for Held { parking, state, link, wakes, driver } in held.into_iter().flat_map(|all| all.held) {
+        drop(parking);
         drop((wakes, state, link));
         // Forking takes long, and a thread that rang a doorbell meanwhile may sleep now. A fork
         // handler must not transmit, so the driver thread answers the doorbell.
@@ -107,13 +111,13 @@ extern "C" fn in_child() {
 
 impl Held {
     fn cut_off(mut self) {
+        // The threads that waited for a lock are in the parent.
+        self.driver.locks.forget_waiters();
         // In the child of a child nothing is left to cut off, and the first child may have closed
         // every descriptor and opened its own with the same numbers: nothing may be closed here.
         if self.driver.cut_off.swap(true, Ordering::AcqRel) {
             return;
         }
-        // The threads that waited for the link are in the parent.
-        self.driver.link_waiters.store(0, Ordering::Relaxed);
         if let Ok(severed) = Severed::new(self.link.caps()) {
             let mut link = self.link.replace(Box::new(severed));
             // Otherwise dropping the link would undo what the parent still needs.

@@ -8,12 +8,12 @@ use std::fmt;
 use std::hint::cold_path;
 use std::io;
 use std::ops::{Deref, DerefMut};
-use std::sync::MutexGuard;
 
 use feroce_link::Control;
 use feroce_local::HostCarrier;
 use feroce_train::{Instant, LinkCaps, SingleBuf, Train};
 
+use super::locks::{LinkGuard, StateGuard};
 use super::streams::Streams;
 use super::{State, WakeOnDrop, Wakes};
 use crate::stack::Faults;
@@ -232,18 +232,23 @@ impl fmt::Debug for LinkSide {
 #[derive(Debug)]
 pub(super) struct OwnedLink<'a> {
     // The order matters: fields are dropped from the first to the last.
-    link: MutexGuard<'a, LinkSide>,
+    link: LinkGuard<'a>,
     wakes: WakeOnDrop<'a>,
 }
 
 impl<'a> OwnedLink<'a> {
-    pub(super) fn new(link: MutexGuard<'a, LinkSide>, wakes: &'a Wakes) -> Self {
+    pub(super) fn new(link: LinkGuard<'a>, wakes: &'a Wakes) -> Self {
         Self { link, wakes: WakeOnDrop::new(wakes) }
     }
 
-    /// Releases the lock. Consumers are woken when the result is dropped.
-    pub(super) fn unlock(self) -> WakeOnDrop<'a> {
-        drop(self.link);
+    /// Releases the lock, and the engine's if the caller has it. Consumers are woken when the
+    /// result is dropped.
+    #[inline]
+    pub(super) fn unlock(self, state: Option<StateGuard<'a>>) -> WakeOnDrop<'a> {
+        match state {
+            Some(state) => self.link.unlock_both(state),
+            None => drop(self.link),
+        }
         self.wakes
     }
 }

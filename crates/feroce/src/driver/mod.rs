@@ -19,10 +19,12 @@ pub(crate) mod clock;
 mod dispatch;
 mod fork;
 mod link_side;
+mod locks;
 mod naps;
 mod poll;
 mod post;
 mod revocation;
+mod shards;
 mod state;
 mod stream_order;
 mod stream_turn;
@@ -34,9 +36,10 @@ mod watchers;
 
 use std::hint::cold_path;
 use std::io;
+use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::thread::JoinHandle;
 
 use feroce_engine::Engine;
@@ -45,6 +48,7 @@ use feroce_local::HostCarrier;
 use feroce_mem::HostMemory;
 use feroce_ring::{DoorbellSet, Sleeper};
 use feroce_train::Instant;
+use feroce_wire::Qpn;
 use nix::poll::{PollFd, PollFlags, ppoll};
 use nix::sys::eventfd::{EfdFlags, EventFd};
 use nix::sys::time::TimeSpec;
@@ -56,16 +60,19 @@ use crate::watch::Listener;
 pub(crate) use agent::Agent;
 use backoff::Backoff;
 pub(crate) use clock::Clock;
-pub(crate) use dispatch::{AsyncQueue, ChannelQueue, Dispatch, EventQueue, Object};
+pub(crate) use dispatch::{Asked, AsyncQueue, ChannelQueue, Dispatch, EventQueue, Object};
 pub(crate) use link_side::LinkSide;
 use link_side::OwnedLink;
+use locks::{Locks, Parking, StateGuard};
 pub(crate) use poll::Looked;
 use revocation::Looks;
+pub(crate) use shards::{Shards, Siblings};
 pub(crate) use state::State;
 pub(crate) use stream_order::{StreamInput, StreamOrder};
 pub(crate) use streams::Streams;
 use turn::Turn;
 pub(crate) use wakes::{Signal, WakeOnDrop, Wakes};
+pub(crate) use watchers::add_counters;
 
 /// If a consumer has polled within this time, the driver thread leaves the link to it. A packet
 /// that arrives after its last poll waits at most this long, which is a quarter of the time after
@@ -106,12 +113,15 @@ const NEVER: u64 = u64::MAX;
 /// An engine and its link, shared by every object of a device.
 #[derive(Debug)]
 pub(crate) struct Driver {
-    link: Mutex<LinkSide>,
-    /// How many threads wait for the link. While one does, [`Driver::try_link`] refuses the others:
-    /// a thread that posts or polls in a loop would take the link again before the waiting thread
-    /// is awake, for as long as it has work.
-    link_waiters: AtomicU32,
-    state: Mutex<State>,
+    /// The link, and inside its lock that of the engine. While a thread waits for the link,
+    /// [`Driver::try_link`] refuses the others.
+    locks: Locks,
+    /// The device has other shards; see [`Driver::claim_link`].
+    has_siblings: AtomicBool,
+    /// The other shards, if this is the first.
+    siblings: OnceLock<Siblings>,
+    /// The numbers of its queue pairs.
+    qpns: Range<u32>,
     /// Knows which processes of the host may still copy under rights that were revoked.
     host_memory: Option<Arc<dyn HostMemory>>,
     /// Consumers to wake after the lock is released.
@@ -137,7 +147,8 @@ pub(crate) struct Driver {
 
 impl Driver {
     /// Joins the engine and the link, and starts the driver thread, which also applies the
-    /// changes that `monitor` reports. The link logs to `wakes`.
+    /// changes that `monitor` reports. The link logs to `wakes`. Other processes look into the
+    /// device through its first shard.
     pub(crate) fn start(
         engine: Engine,
         link: Box<dyn HostCarrier>,
@@ -145,8 +156,11 @@ impl Driver {
         device: &Device,
         monitor: Option<Monitor>,
         wakes: Arc<Wakes>,
+        is_first: bool,
     ) -> io::Result<Arc<Self>> {
         let doorbells = Arc::clone(engine.doorbells());
+        let (first_qpn, count) = (engine.config().qpn_first, engine.config().qpn_count);
+        let qpns = first_qpn..first_qpn.saturating_add(count);
         let host_memory = engine.host_memory().cloned();
         let subnet = monitor.as_ref().and_then(Monitor::subnet).cloned();
         let is_up = subnet.as_ref().map_or_else(|| device.is_up(), |port| port.is_active());
@@ -154,14 +168,16 @@ impl Driver {
         let (mut dispatch, link) = (Dispatch::with(Arc::clone(&wakes)), LinkSide::new(link));
         dispatch.end_naps(Arc::clone(backoff.naps()));
         let revocations = Looks::default();
-        let watch = (!clock.is_virtual()).then(Listener::new).and_then(|made| {
+        let watch = (is_first && !clock.is_virtual()).then(Listener::new).and_then(|made| {
             made.inspect_err(|e| tracing::warn!("`feroce stat` will not see this device: {e}")).ok()
         });
-        let state = State { engine, dispatch, agent: None, is_up, subnet, revocations };
+        let first = None;
+        let state = State { engine, dispatch, agent: None, is_up, subnet, revocations, first };
         let driver = Arc::new(Self {
-            link: Mutex::new(link),
-            link_waiters: AtomicU32::new(0),
-            state: Mutex::new(state),
+            locks: Locks::new(link, state, Parking::default()),
+            has_siblings: AtomicBool::new(false),
+            siblings: OnceLock::new(),
+            qpns,
             host_memory,
             wakes,
             doorbells,
@@ -196,6 +212,11 @@ impl Driver {
         // there is some.
         let of_engine = self.read(State::deadline).filter(|&at| at > now);
         of_engine.into_iter().chain(link.poll_timeout()).min()
+    }
+
+    /// Whether a queue pair with this number would be in this shard.
+    fn is_home_of(&self, qpn: Qpn) -> bool {
+        self.qpns.contains(&qpn.get())
     }
 
     /// Whether this is the copy in a forked child of the process that owns the link.
@@ -283,7 +304,7 @@ impl Driver {
     fn at_link<R>(&self, f: impl FnOnce(&mut LinkSide) -> R) -> R {
         let mut link = self.link();
         let result = f(&mut link);
-        let wakes = link.unlock();
+        let wakes = link.unlock(None);
         self.answer_bell();
         drop(wakes);
         result
@@ -359,7 +380,7 @@ impl Driver {
             let sleeps = self.sleeper.may_sleep();
             let of_link = driven.busy.filter(|_| sleeps).and_then(|_| link.deadline(now));
             let is_full = !link.is_clear();
-            let wakes = link.unlock();
+            let wakes = link.unlock(driven.state);
             self.plan(driven.deadline.into_iter().chain(of_link).min());
             // Either this thread sees the doorbell, or the thread that rang it gets the link.
             if !self.doorbells.is_rung_meanwhile() {
@@ -404,37 +425,35 @@ impl Driver {
 
     /// Waits for the link.
     fn link(&self) -> OwnedLink<'_> {
-        self.try_link().unwrap_or_else(|| OwnedLink::new(self.wait_for_link(), &self.wakes))
-    }
-
-    fn wait_for_link(&self) -> MutexGuard<'_, LinkSide> {
-        self.link_waiters.fetch_add(1, Ordering::Relaxed);
-        let link = self.link.lock().unwrap_or_else(PoisonError::into_inner);
-        self.link_waiters.fetch_sub(1, Ordering::Relaxed);
-        link
+        OwnedLink::new(self.locks.lock_outer(), &self.wakes)
     }
 
     /// Takes the link, if no other thread has it or waits for it. `None`: that thread answers the
-    /// doorbells when it releases the link (see `feroce_ring::doorbell`; a relaxed count is enough,
-    /// because the waiting thread decrements it before it looks at the doorbells).
+    /// doorbells when it releases the link (see `feroce_ring::doorbell`).
     #[inline]
     fn try_link(&self) -> Option<OwnedLink<'_>> {
-        if self.link_waiters.load(Ordering::Relaxed) > 0 {
-            cold_path();
-            return None;
-        }
-        try_lock(&self.link).map(|link| OwnedLink::new(link, &self.wakes))
+        Some(OwnedLink::new(self.locks.try_outer()?, &self.wakes))
+    }
+
+    /// Takes the link on the same terms, and waits for the engine.
+    #[inline]
+    fn try_both(&self) -> Option<(OwnedLink<'_>, StateGuard<'_>)> {
+        let (link, state) = self.locks.try_both().or_else(|| {
+            let link = self.locks.try_outer()?;
+            Some((link, self.state()))
+        })?;
+        Some((OwnedLink::new(link, &self.wakes), state))
     }
 
     /// Waits for the engine, which other threads have only while it computes.
     #[inline]
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    fn state(&self) -> StateGuard<'_> {
+        self.locks.lock_inner()
     }
 
     #[inline]
-    fn try_state(&self) -> Option<MutexGuard<'_, State>> {
-        try_lock(&self.state)
+    fn try_state(&self) -> Option<StateGuard<'_>> {
+        self.locks.try_inner()
     }
 
     /// The process is about to exit: ends its connections, transmits what is due and closes the
@@ -444,6 +463,8 @@ impl Driver {
         if self.is_cut_off() {
             return;
         }
+        // From now on the driver thread does not claim the link.
+        self.has_siblings.store(false, Ordering::Relaxed);
         let lock = |_| {
             let link = self.try_link();
             // Another thread may have the engine without the link for a moment.
@@ -460,7 +481,7 @@ impl Driver {
         }
         state.engine.acknowledge_all();
         drop(state);
-        self.turn(&mut link, now, Turn::Send);
+        drop(self.turn(&mut link, now, Turn::Send));
         self.await_farewells(&mut link, now);
         link.prepare_exit();
     }
@@ -475,7 +496,7 @@ impl Driver {
                 // If a signal interrupts the wait, the loop looks again early.
                 let _ = ppoll(&mut fds, Some(TimeSpec::from(FAREWELL_LOOK)), None);
             }
-            self.turn(link, self.now(), Turn::Receive);
+            drop(self.turn(link, self.now(), Turn::Receive));
         }
     }
 
@@ -524,16 +545,6 @@ impl Driver {
 struct Woken {
     by_interface: bool,
     by_watcher: bool,
-}
-
-/// Takes a lock that is free.
-#[inline]
-fn try_lock<T>(lock: &Mutex<T>) -> Option<MutexGuard<'_, T>> {
-    match lock.try_lock() {
-        Ok(guard) => Some(guard),
-        Err(TryLockError::WouldBlock) => None,
-        Err(TryLockError::Poisoned(e)) => Some(e.into_inner()),
-    }
 }
 
 #[cfg(test)]

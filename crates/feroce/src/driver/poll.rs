@@ -28,7 +28,7 @@ impl Driver {
     /// whether there may be a completion that was not there before.
     #[inline]
     pub(crate) fn progress(&self, cq: CqId, begin_nap: impl FnOnce() -> bool) -> bool {
-        let now = match self.look() {
+        let now = match self.look(Turn::Poll) {
             Looked::Quiet => return false,
             Looked::Busy => return true,
             Looked::Idle(now) => now,
@@ -54,16 +54,25 @@ impl Driver {
     /// it should rather wait for an event, because other threads want the processor.
     #[inline]
     pub(crate) fn progress_awake(&self) -> bool {
-        match self.look() {
+        match self.look(Turn::Serve) {
             _ if self.clock.is_virtual() => false,
             Looked::Quiet | Looked::Busy => true,
             Looked::Idle(_) => self.backoff.stay_awake(&self.clock, || self.kick_peer()),
         }
     }
 
-    /// Receives what has arrived, unless another thread owns the link and does so.
+    /// Receives what has arrived, unless another thread owns the link and does so. Unlike
+    /// [`progress`](Self::progress), it takes several messages at a time: their tasks then run
+    /// one after the other, and what they send leaves together.
     #[inline]
-    pub(crate) fn look(&self) -> Looked {
+    pub(crate) fn look_for_many(&self) -> Looked {
+        self.look(Turn::Serve)
+    }
+
+    /// Receives what has arrived, unless another thread owns the link and does so, in a turn that
+    /// may hold acknowledgements back.
+    #[inline]
+    fn look(&self, turn: Turn) -> Looked {
         // The clock is read before the link is checked, which takes longer, so that a packet which
         // arrives meanwhile need not wait for the clock.
         let now = self.now();
@@ -75,15 +84,29 @@ impl Driver {
             self.backoff.spin();
             return Looked::Quiet;
         }
-        // `Turn::Poll` may hold acknowledgements back until the consumer answers or polls again. If
-        // the consumer does neither, the idle driver thread sends them. The driver thread owns the
-        // link when it ends its idle state.
-        let turn = if self.sleeper.is_idle() { Turn::Poll } else { Turn::Receive };
+        // They wait until the consumer answers or polls again. If the consumer does neither, the
+        // idle driver thread sends them. The driver thread owns the link when it ends its idle
+        // state.
+        let turn = if self.sleeper.is_idle() { turn } else { Turn::Receive };
         if link.is_some_and(|link| self.finish(link, now, turn)) {
             self.backoff.reset();
             return Looked::Busy;
         }
         Looked::Idle(now)
+    }
+
+    /// Receives what has arrived, for a thread that polls several shards. If the driver thread is
+    /// awake, it receives, and this thread leaves the shard to it: shards work side by side then.
+    /// Returns false if other threads want the processor.
+    pub(crate) fn look_beside_thread(&self) -> bool {
+        if !self.sleeper.is_idle()
+            && let Some(link) = self.try_link()
+            && self.finish(link, self.now(), Turn::Receive)
+        {
+            self.backoff.reset();
+            return true;
+        }
+        !self.clock.is_virtual() && self.backoff.stay_awake(&self.clock, || self.kick_peer())
     }
 
     /// If another thread owns the link, it looks at it. A thread that backs off answers the

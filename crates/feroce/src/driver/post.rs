@@ -8,6 +8,7 @@ use feroce_wire::Qpn;
 
 use super::Driver;
 use super::link_side::LinkSide;
+use super::locks::StateGuard;
 use super::turn::Turn;
 
 impl Driver {
@@ -40,15 +41,16 @@ impl Driver {
     /// other thread owns the link.
     #[inline(never)]
     pub(crate) fn fast_path(&self, qpn: Qpn) -> bool {
-        let Some(mut link) = self.try_link() else { return false };
-        let (is_sent, deadline) = self.send_single(&mut link, qpn);
+        let Some((mut link, state)) = self.try_both() else { return false };
+        let Sent { is_sent, deadline, state } = self.send_single(&mut link, state, qpn);
         if is_sent && !link.is_clear() {
             // The packet waits for the link.
             cold_path();
+            drop(state);
             self.finish(link, self.now(), Turn::Send);
             return true;
         }
-        let wakes = link.unlock();
+        let wakes = link.unlock(state);
         if is_sent {
             self.plan(deadline);
             self.backoff.reset();
@@ -59,33 +61,45 @@ impl Driver {
     }
 
     /// Sends the single waiting request of a queue pair, as [`Engine::try_fast_path`] makes it.
-    /// Returns whether it was sent or waits as a train for the link, and when the engine must be
-    /// driven again.
     #[inline]
-    fn send_single(&self, link: &mut LinkSide, qpn: Qpn) -> (bool, Option<Instant>) {
+    fn send_single<'a>(
+        &self,
+        link: &mut LinkSide,
+        mut state: StateGuard<'a>,
+        qpn: Qpn,
+    ) -> Sent<'a> {
         if !link.is_clear() {
-            return (false, None);
+            return Sent { is_sent: false, deadline: None, state: Some(state) };
         }
-        let mut state = self.state();
         let mut is_published = false;
         let (packet, carrier) = link.single();
         // A process of this host sees the packet before the engine has recorded it, so that the
         // rest delays this thread only.
         let show = |packet: Single<'_>| is_published = carrier.publish_single(packet);
         if !state.engine.try_fast_path(qpn, packet, show, || self.now()) {
-            return (false, None);
+            return Sent { is_sent: false, deadline: None, state: Some(state) };
         }
         // A driver thread that is awake or idle reads the deadline before it sleeps.
         let deadline = self.sleeper.may_sleep().then(|| state.engine.poll_timeout()).flatten();
         link.note_engine(&state);
-        drop(state);
-        match is_published {
-            true => {
-                link.note_single(|| self.now());
-                link.wake_receiver();
-            }
-            false => link.send_waiting_single(|| self.now()),
+        if is_published {
+            link.note_single(|| self.now());
+            link.wake_receiver();
+            return Sent { is_sent: true, deadline, state: Some(state) };
         }
-        (true, deadline)
+        // The link makes a system call.
+        drop(state);
+        link.send_waiting_single(|| self.now());
+        Sent { is_sent: true, deadline, state: None }
     }
+}
+
+/// What became of a request on the fast path.
+struct Sent<'a> {
+    /// Whether it was sent, or waits as a train for the link.
+    is_sent: bool,
+    /// When the engine must be driven again.
+    deadline: Option<Instant>,
+    /// The engine's lock, unless it was released for the link.
+    state: Option<StateGuard<'a>>,
 }

@@ -70,11 +70,17 @@ impl Driver {
         f: impl FnOnce(&mut State, Instant) -> (R, Option<Revocation>),
     ) -> R {
         let (result, revocation) = self.control(f);
+        self.end_rights(revocation);
+        result
+    }
+
+    /// Waits until no process of the host copies under revoked rights, and until no train reads
+    /// memory under them.
+    pub(super) fn end_rights(&self, revocation: Option<Revocation>) {
         if let Some(revocation) = revocation {
             self.wait_until_quiet(revocation);
         }
         self.end_reads();
-        result
     }
 
     /// Waits until the link has sent the trains that the engine has given out so far, which read

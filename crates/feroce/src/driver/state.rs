@@ -1,15 +1,16 @@
 //! The state that the engine's lock protects.
 
 use std::any::Any;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 use feroce_engine::{AsyncEvent, Engine, Event};
 use feroce_train::{Framing, GidEntry, Instant};
 use feroce_wire::Gid;
 
-use super::Dispatch;
 use super::agent::Agent;
 use super::revocation::Looks;
+use super::shards::Established;
+use super::{Dispatch, Driver};
 use crate::subnet_port::SubnetState;
 
 /// How long acknowledgements wait for the answer of a consumer: one that answers at once posts
@@ -28,6 +29,8 @@ pub(crate) struct State {
     pub(crate) subnet: Option<Arc<SubnetState>>,
     /// When to check the revocations that the engine waits for.
     pub(super) revocations: Looks,
+    /// The first shard of the device, unless this is it.
+    pub(super) first: Option<Weak<Driver>>,
 }
 
 impl std::fmt::Debug for State {
@@ -98,6 +101,11 @@ impl State {
     /// Passes an event to connection management, if it concerns it. Returns whether connection
     /// management has work now.
     fn tell_agent(&mut self, event: Event) -> bool {
+        if let (Some(first), Event::Async(AsyncEvent::CommEstablished(qpn))) = (&self.first, event)
+        {
+            let first = Weak::clone(first);
+            self.dispatch.wakes().add(Arc::new(Established { first, qpn }));
+        }
         let Some(agent) = &mut self.agent else { return false };
         match event {
             Event::Async(AsyncEvent::CommEstablished(qpn)) => agent.on_established(qpn),

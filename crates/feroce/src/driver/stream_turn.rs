@@ -2,6 +2,7 @@
 //!
 //! As with packets, the engine's lock is not held during system calls.
 
+use std::hint::cold_path;
 use std::io;
 use std::ops::DerefMut;
 
@@ -35,10 +36,12 @@ enum Step {
 }
 
 impl Streams {
-    /// Receives what has arrived. `lock` locks the engine for each event, and not in between.
+    /// Receives what has arrived. `lock` locks the engine for each event, and not in between. A
+    /// glance looks where something most probably is.
     fn receive<S: DerefMut<Target = State>>(
         &mut self,
         now: Instant,
+        is_glance: bool,
         lock: impl Fn() -> S,
     ) -> io::Result<usize> {
         let Self { tcp, records, faults, qps, of_qp, resumed, .. } = self;
@@ -60,13 +63,17 @@ impl Streams {
             }
         };
         let released = faults.as_mut().map_or(0, |faults| faults.release(now, &mut sink));
-        let received = tcp.receive(now, &mut |event| {
+        let mut arrive = |event: TcpEvent<'_>| {
             records.event(now, &event);
             match faults {
                 Some(faults) => faults.arrive(now, event, &mut sink),
                 None => sink(event),
             }
-        });
+        };
+        let received = match is_glance {
+            true => tcp.glance(now, &mut arrive),
+            false => tcp.receive(now, &mut arrive),
+        };
         self.obey_faults(now);
         self.records.handle_timeout(now);
         Ok(released + received?)
@@ -82,9 +89,8 @@ impl Streams {
             // The engine may have forgotten the queue pair: ends the stream.
             self.resumed.push(event.qpn);
         }
-        let orders: Vec<StreamOrder> =
-            state.agent.iter_mut().flat_map(|agent| agent.take_stream_orders()).collect();
-        if !orders.is_empty() {
+        let orders = state.agent.as_mut().map(|agent| agent.take_stream_orders());
+        if let Some(orders) = orders.filter(|orders| !orders.is_empty()) {
             return Step::Orders(orders);
         }
         loop {
@@ -139,7 +145,7 @@ impl Driver {
         streams: &mut Streams,
         now: Instant,
         turn: Turn,
-    ) -> Driven {
+    ) -> Driven<'_> {
         let rounds = match turn {
             Turn::Send => 0,
             Turn::Poll => 1,
@@ -147,23 +153,38 @@ impl Driver {
         };
         let mut busy = self.transmit(streams, now, turn == Turn::Send);
         for _ in 0..rounds {
-            let received = streams.receive(now, || self.state()).unwrap_or_else(|e| {
+            let is_glance = turn == Turn::Poll;
+            let received = streams.receive(now, is_glance, || self.state()).unwrap_or_else(|e| {
                 warn_of_link(&self.wakes, &e);
                 0
             });
-            busy |= received > 0;
-            busy |= self.transmit(streams, now, true);
-            if received == 0 || streams.has_more {
+            if received == 0 {
+                break;
+            }
+            self.transmit(streams, now, true);
+            busy = true;
+            if !streams.tcp.has_more() || streams.has_more {
                 break;
             }
         }
         let mut state = self.state();
-        busy |= state.look_at_revocations(now);
+        let mut is_due = state.look_at_revocations(now) || state.is_agent_due(now);
         if state.engine.poll_timeout().is_some_and(|at| at <= now) {
             state.engine.handle_timeout_asking(now, &mut Vec::new());
+            is_due = true;
+        }
+        if is_due {
+            cold_path();
+            state.tell();
+            drop(state);
+            busy |= self.transmit(streams, now, true);
+            state = self.state();
+        } else if !busy && turn == Turn::Poll {
+            // The common case of a polling thread: nothing has happened.
+            return self.end_turn(state, link, None);
         }
         state.tell();
-        self.end_turn(&state, link, Some(busy))
+        self.end_turn(state, link, Some(busy))
     }
 
     /// Sends what queue pairs and the agent have to say, in turn. Returns whether anything was

@@ -10,7 +10,7 @@ use std::net::SocketAddr;
 use feroce_link::tcp::{
     FaultOrder, StreamFaults, StreamId, StreamRecords, TcpConnect, TcpLink, TcpListenId,
 };
-use feroce_train::Instant;
+use feroce_train::{Burst, Instant};
 use feroce_wire::Qpn;
 
 use super::State;
@@ -30,7 +30,7 @@ pub(crate) struct Streams {
     pub(super) of_qp: BTreeMap<Qpn, Attached>,
     /// Queue pairs that can send again.
     pub(super) resumed: Vec<Qpn>,
-    pub(super) out: Vec<u8>,
+    pub(super) out: Burst,
     /// A turn has ended although there may be more to do.
     pub(super) has_more: bool,
 }
@@ -51,7 +51,7 @@ impl Streams {
             qps: BTreeMap::new(),
             of_qp: BTreeMap::new(),
             resumed: Vec::new(),
-            out: Vec::new(),
+            out: Burst::default(),
             has_more: false,
         }
     }
@@ -94,8 +94,13 @@ impl Streams {
 
     /// Sends the burst in `out`. Returns how many TCP has taken.
     pub(super) fn send(&mut self, now: Instant, stream: StreamId) -> usize {
-        self.records.sent(now, stream, &self.out);
-        self.tcp.send(stream, &self.out)
+        if !self.records.is_idle() {
+            self.records.sent(now, stream, &self.out.copied(0));
+        }
+        let sent = self.tcp.send_burst(stream, &self.out);
+        // Its rights to memory end here: a deregistration does not wait for the next burst.
+        self.out.clear();
+        sent
     }
 
     pub(super) fn execute(&mut self, now: Instant, order: StreamOrder) {

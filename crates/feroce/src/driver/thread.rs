@@ -122,6 +122,7 @@ fn linger(driver: &Driver, device: &str) {
     // This thread waits for the link, because its current owner may not see the event that woke
     // this thread.
     let mut link = Some(driver.link());
+    let claim = driver.claim_link();
     loop {
         let turn = if driver.is_consumer_about(now) { Turn::Serve } else { Turn::Receive };
         if link.is_some_and(|link| driver.finish(link, now, turn)) {
@@ -131,6 +132,7 @@ fn linger(driver: &Driver, device: &str) {
         if now.nanos_since(last) >= LINGER_NS
             || driver.stop.load(Ordering::Relaxed)
             || driver.idle_ns(now).is_some()
+            || claim.as_ref().is_some_and(|claim| claim.is_over())
             || !driver.backoff.yield_processor(&driver.clock)
         {
             break;
@@ -139,8 +141,12 @@ fn linger(driver: &Driver, device: &str) {
             looked = now;
             driver.answer_watchers(device);
         }
-        link = driver.try_link();
+        link = match &claim {
+            Some(claim) => claim.try_link(),
+            None => driver.try_link(),
+        };
     }
+    drop(claim);
     let link = driver.link();
     driver.sleeper.end_idle();
     if driver.read(|state| state.engine.has_held_acks()) {

@@ -6,12 +6,12 @@
 
 use std::hint::cold_path;
 use std::io;
-use std::sync::MutexGuard;
 
 use feroce_train::Instant;
 
 use super::link_side::LinkSide;
-use super::{Driver, State, Wakes};
+use super::locks::StateGuard;
+use super::{Driver, Wakes};
 
 /// Trains that one turn takes from the link before it answers them: at most 1 MB, so that the
 /// answer to the first does not wait long, and a consumer gets its completions meanwhile.
@@ -33,20 +33,22 @@ pub(super) enum Turn {
 }
 
 /// What a turn has done.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Driven {
+#[derive(Debug)]
+pub(super) struct Driven<'a> {
     /// Whether there was anything to do; `None` if there was not, and therefore no deadline has
     /// changed.
     pub(super) busy: Option<bool>,
     /// When a thread must drive the engine again, if nothing else happens.
     pub(super) deadline: Option<Instant>,
+    /// The engine's lock, if the turn ended with it: the caller releases it with the link's.
+    pub(super) state: Option<StateGuard<'a>>,
 }
 
 impl Driver {
     /// Receives what has arrived, answers, transmits what is due, and delivers events to consumers.
     /// Errors of the link are logged, and what it cannot send counts as lost: the turn goes on, for
     /// the consumers of what has arrived and of what was sent.
-    pub(super) fn turn(&self, link: &mut LinkSide, now: Instant, turn: Turn) -> Driven {
+    pub(super) fn turn(&self, link: &mut LinkSide, now: Instant, turn: Turn) -> Driven<'_> {
         if let Some(mut streams) = link.streams.take() {
             cold_path();
             let driven = self.stream_turn(link, &mut streams, now, turn);
@@ -63,10 +65,10 @@ impl Driver {
             // The common case of a polling thread: nothing arrived, or what arrived needs no
             // immediate answer.
             if !busy {
-                return self.end_turn(&state, link, None);
+                return self.end_turn(state, link, None);
             }
             if state.agent.is_none() && !state.engine.has_events() {
-                return self.end_turn(&state, link, Some(true));
+                return self.end_turn(state, link, Some(true));
             }
         }
         loop {
@@ -79,13 +81,13 @@ impl Driver {
             let told = state.tell();
             if link.is_clear() {
                 if !told && !more {
-                    return self.end_turn(&state, link, Some(busy));
+                    return self.end_turn(state, link, Some(busy));
                 }
                 continue;
             }
             let is_last = !told && !more && !state.engine.has_more();
-            let driven = self.end_turn(&state, link, Some(true));
-            drop(state);
+            let mut driven = self.end_turn(state, link, Some(true));
+            driven.state = None;
             // A thread that finds the link full again has made no progress, and should back off.
             busy |= link.flush(now).unwrap_or_else(|e| warn_of_link(&self.wakes, &e));
             // Trains that the link has no room for wait, and so does the work after them.
@@ -103,7 +105,7 @@ impl Driver {
         link: &mut LinkSide,
         now: Instant,
         turn: Turn,
-    ) -> (MutexGuard<'a, State>, bool) {
+    ) -> (StateGuard<'a>, bool) {
         let budget = match turn {
             Turn::Send => return (self.state(), false),
             Turn::Receive | Turn::Serve => RX_BUDGET,
@@ -141,10 +143,10 @@ impl Driver {
     #[cold]
     fn handle_timeout<'a>(
         &'a self,
-        mut state: MutexGuard<'a, State>,
+        mut state: StateGuard<'a>,
         link: &LinkSide,
         now: Instant,
-    ) -> MutexGuard<'a, State> {
+    ) -> StateGuard<'a> {
         let mut silent = Vec::new();
         state.engine.handle_timeout_asking(now, &mut silent);
         if silent.is_empty() {
@@ -162,18 +164,19 @@ impl Driver {
 
     /// Notes in the link, for the threads that look at it next, what the engine waits for.
     #[inline]
-    pub(super) fn end_turn(
+    pub(super) fn end_turn<'a>(
         &self,
-        state: &State,
+        state: StateGuard<'a>,
         link: &mut LinkSide,
         busy: Option<bool>,
-    ) -> Driven {
+    ) -> Driven<'a> {
         // What was delivered inside the device is progress as what has arrived is.
-        let busy = if link.note_engine(state) { Some(true) } else { busy };
+        let busy = if link.note_engine(&state) { Some(true) } else { busy };
         // If nothing was driven, no deadline has changed. A driver thread that is awake or idle
         // reads the deadline before it sleeps.
         let is_read = busy.is_some() && self.sleeper.may_sleep();
-        Driven { busy, deadline: if is_read { state.deadline() } else { None } }
+        let deadline = if is_read { state.deadline() } else { None };
+        Driven { busy, deadline, state: Some(state) }
     }
 }
 

@@ -99,6 +99,7 @@ impl From<CreateError> for Errno {
     fn from(error: CreateError) -> Self {
         match error {
             CreateError::TooMany | CreateError::OutOfMemory => Self::NO_MEMORY,
+            CreateError::Unsupported(_) => Self::UNSUPPORTED,
             _ => Self::INVALID,
         }
     }

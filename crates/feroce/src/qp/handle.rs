@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use feroce_engine::{AddrVec, QpAttr, QpInitAttr, QpState, QpType};
+use feroce_engine::{QpAttr, QpInitAttr, QpState, QpType};
 use feroce_mem::Access;
 use feroce_train::GidEntry;
 use feroce_wire::{Gid, Psn, Qkey, Qpn};
@@ -143,7 +143,8 @@ impl QpHandle {
         let port = self.inner.pd.context().port();
         let entry = port.gids.get(usize::from(gid_index)).filter(|entry| !entry.is_empty());
         let gid = entry.ok_or(Error::NoAddress(gid_index))?.gid;
-        Ok(Endpoint { gid, qpn: self.inner.qpn, psn: self.inner.psn, mtu: port.active_mtu })
+        let (qpn, psn) = (self.inner.qpn, self.inner.psn);
+        Ok(Endpoint { gid, lid: port.lid, qpn, psn, mtu: port.active_mtu })
     }
 
     /// Connects to a peer with sensible attributes: every remote access allowed that memory
@@ -155,7 +156,7 @@ impl QpHandle {
         let same_family =
             |entry: &GidEntry| !entry.is_empty() && is_ipv4(entry.gid) == is_ipv4(peer.gid);
         let sgid_index = port.gids.iter().position(same_family).unwrap_or(0) as u16;
-        let av = AddrVec { dgid: peer.gid, sgid_index, ..AddrVec::default() };
+        let av = peer.path_from(sgid_index);
         let mtu = peer.mtu.min(port.active_mtu);
         let access = Access::REMOTE_WRITE | Access::REMOTE_READ | Access::REMOTE_ATOMIC;
         let access = access | either!(self.side(), qp => qp.more_access());

@@ -3,9 +3,11 @@
 mod ends;
 mod handle;
 
-use feroce_engine::{LossPolicy, QpAttr, QpCap, QpInitAttr, QpState, QpType, RecvWr, SendWr};
+use feroce_engine::{
+    AddrVec, LossPolicy, QpAttr, QpCap, QpInitAttr, QpState, QpType, RecvWr, SendWr,
+};
 use feroce_mem::PdId;
-use feroce_wire::{Gid, Pmtu, Psn, Qkey, Qpn};
+use feroce_wire::{Gid, Lid, Pmtu, Psn, Qkey, Qpn};
 
 use crate::backend::{CreatedSides, either};
 use crate::cq::Cq;
@@ -25,22 +27,33 @@ use handle::Uses;
 /// # let context = Device::at(["127.0.0.37".parse()?]).open()?;
 /// # let (pd, cq) = (context.alloc_pd()?, context.create_cq(16)?);
 /// # let mut qp = pd.rc_qp(&cq, &cq, QpCap::new(8, 8)).create()?;
-/// let Endpoint { gid, qpn, psn, mtu } = qp.endpoint()?;
-/// let message = format!("{gid} {} {} {}", qpn.get(), psn.get(), mtu.bytes());
+/// let Endpoint { gid, lid, qpn, psn, mtu } = qp.endpoint()?;
+/// let message = format!("{gid} {} {} {} {}", lid.0, qpn.get(), psn.get(), mtu.bytes());
 /// // ... which the peer takes apart, and connects to.
-/// # qp.connect(&Endpoint { gid, qpn, psn, mtu })?;
+/// # qp.connect(&Endpoint { gid, lid, qpn, psn, mtu })?;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Endpoint {
     /// Address of the port.
     pub gid: Gid,
+    /// Local identifier of the port, on InfiniBand; 0 elsewhere.
+    pub lid: Lid,
     /// Number of the queue pair.
     pub qpn: Qpn,
     /// First PSN that it will send.
     pub psn: Psn,
     /// Greatest path MTU that its port takes.
     pub mtu: Pmtu,
+}
+
+impl Endpoint {
+    /// The way to it from our address with this index. Packets to a port that has a LID get no GRH,
+    /// because the port is in our subnet.
+    pub fn path_from(&self, sgid_index: u16) -> AddrVec {
+        let dgid = if self.lid == Lid(0) { self.gid } else { Gid::ZERO };
+        AddrVec { dgid, sgid_index, dlid: self.lid, ..AddrVec::default() }
+    }
 }
 
 /// How a queue pair will be made.

@@ -250,7 +250,7 @@ impl End {
         let cq = context.create_cq(256).expect("a queue");
         let mr = pd.alloc_mr(LEN, ALL).expect("memory");
         let qp = pd.rc_qp(&cq, &cq, QpCap::new(64, 64)).create().expect("a queue pair");
-        let Endpoint { gid, qpn, psn, mtu } = qp.endpoint().expect("an endpoint");
+        let Endpoint { gid, qpn, psn, mtu, .. } = qp.endpoint().expect("an endpoint");
         let ip = std::net::Ipv4Addr::from(gid.as_ipv4().expect("an IPv4 address"));
         let Remote { addr, rkey } = mr.remote(SCRATCH);
         let (qpn, psn, mtu) = (qpn.get(), psn.get(), mtu.bytes());
@@ -264,6 +264,7 @@ impl End {
         let ip: std::net::Ipv4Addr = ip.parse().expect("an address");
         let peer = Endpoint {
             gid: feroce::Gid::from_ipv4(ip.octets()),
+            lid: feroce::Lid(0),
             qpn: Qpn::new(number(qpn) as u32),
             psn: Psn::new(number(psn) as u32),
             mtu: Pmtu::at_most(number(mtu) as usize).expect("an MTU"),

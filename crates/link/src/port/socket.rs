@@ -103,7 +103,7 @@ impl PortSocket {
     /// Sends a message.
     pub fn send(&self, message: &[u8]) -> Sent {
         match sys::send(self.0.as_raw_fd(), message) {
-            Ok(()) => Sent::Done,
+            Ok(_) => Sent::Done,
             // The kernel may lack memory for a moment.
             Err(Errno::EAGAIN | Errno::ENOBUFS | Errno::ENOMEM) => Sent::Full,
             Err(_) => Sent::Gone,

@@ -15,11 +15,13 @@
 
 mod deadlines;
 pub mod dissect;
+mod event;
 mod fault;
 mod port;
 mod record;
 mod reserved;
 mod segment;
+mod socket;
 mod stream;
 
 use std::collections::BTreeMap;
@@ -27,17 +29,19 @@ use std::io::{self, ErrorKind};
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd};
 
-use feroce_train::Instant;
+use feroce_train::{Burst, Instant};
 use nix::errno::Errno;
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
-use socket2::{Domain, Protocol, SockAddr, Socket, Type};
+use socket2::Socket;
 
 use crate::LinkCounters;
 pub use deadlines::Deadlines;
+pub use event::{StreamId, TcpEvent, TcpListenId};
 pub use fault::{FaultOrder, StreamFaults};
 pub use port::TcpPort;
 pub use record::StreamRecords;
 pub use reserved::ReservedPort;
+use socket::{address_of, mss_of, socket_for};
 use stream::{Phase, Stream};
 
 /// Bytes that one `recv` call takes: what the kernel buffers for a busy connection on loopback.
@@ -45,6 +49,10 @@ const BUFFER: usize = 256 << 10;
 
 /// Sockets that one `epoll_wait` call reports; others wait for the next.
 const MAX_READY: usize = 64;
+
+/// Glances in a row that look at one stream only; the next looks at all. One that finds something
+/// takes longer, and counts as two.
+const MAX_GLANCES: u32 = 16;
 
 /// How long a peer may take to close its end after this end has closed its own. Bytes that arrive
 /// meanwhile are discarded; to close at once would make the kernel reset the connection, and the
@@ -56,69 +64,6 @@ const ASK_AGAIN_NS: u64 = 5_000_000;
 
 /// Connections that the kernel keeps until they are accepted, at least.
 const MIN_BACKLOG: i32 = 128;
-
-/// Names a stream. No number is used twice.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
-pub struct StreamId(u64);
-
-/// Names a listener. No number is used twice.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
-pub struct TcpListenId(u64);
-
-/// What has happened.
-#[derive(Debug)]
-pub enum TcpEvent<'a> {
-    /// A peer has connected.
-    Accepted {
-        /// The listener.
-        listener: TcpListenId,
-        /// The new stream.
-        stream: StreamId,
-        /// The address of this end.
-        local: SocketAddr,
-        /// The address of the peer.
-        peer: SocketAddr,
-        /// Bytes that one packet carries.
-        mss: usize,
-    },
-    /// A stream that this end has opened is connected.
-    Connected {
-        /// Which one.
-        stream: StreamId,
-        /// The address of this end.
-        local: SocketAddr,
-        /// Bytes that one packet carries.
-        mss: usize,
-    },
-    /// A stream could not be connected. It is gone.
-    Failed {
-        /// Which one.
-        stream: StreamId,
-        /// Why.
-        error: io::Error,
-    },
-    /// Bytes have arrived.
-    Data {
-        /// Where.
-        stream: StreamId,
-        /// The bytes.
-        bytes: &'a [u8],
-    },
-    /// TCP has taken bytes that waited, or the stream broke and they are discarded.
-    Sent {
-        /// Of which stream.
-        stream: StreamId,
-        /// How many TCP has taken.
-        bytes: usize,
-    },
-    /// The peer has closed the stream, or it broke. The caller has to [finish](TcpLink::finish) it.
-    Ended {
-        /// Which one.
-        stream: StreamId,
-        /// What broke it, if something did.
-        error: Option<io::Error>,
-    },
-}
 
 /// How to open a stream.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -161,6 +106,12 @@ pub struct TcpLink {
     next: u64,
     /// The round of `receive`, which decides which of several ready sockets is first.
     round: usize,
+    /// The stream that bytes came from last, and how often [`TcpLink::glance`] has looked at it
+    /// alone since.
+    talking: Option<u64>,
+    glances: u32,
+    /// The last round may have left bytes to the next.
+    has_more: bool,
     buffer: Vec<u8>,
     counters: Counters,
 }
@@ -188,6 +139,9 @@ impl TcpLink {
             again: Deadlines::default(),
             next: 0,
             round: 0,
+            talking: None,
+            glances: 0,
+            has_more: false,
             buffer: Vec::new(),
             counters: Counters::default(),
         })
@@ -303,8 +257,17 @@ impl TcpLink {
     /// Gives bytes to TCP, behind those that wait. Returns how many TCP has taken, of all; the rest
     /// waits. A stream that broke takes none, and an event tells so.
     pub fn send(&mut self, stream: StreamId, bytes: &[u8]) -> usize {
+        self.send_by(stream, |open| open.send(bytes))
+    }
+
+    /// As [`TcpLink::send`], with one system call that takes registered memory from where it is.
+    pub fn send_burst(&mut self, stream: StreamId, burst: &Burst) -> usize {
+        self.send_by(stream, |open| open.send_burst(burst))
+    }
+
+    fn send_by(&mut self, stream: StreamId, send: impl FnOnce(&mut Stream) -> usize) -> usize {
         let Some(open) = self.streams.get_mut(&stream.0) else { return 0 };
-        let sent = open.send(bytes);
+        let sent = send(open);
         self.counters.full += u64::from(open.is_waiting());
         self.watch(stream.0);
         sent
@@ -377,12 +340,38 @@ impl TcpLink {
         }
     }
 
-    /// Hands over what has happened, and returns the number of events. Call it until it is 0.
+    /// As [`TcpLink::receive`], for a caller that looks all the time. Bytes most often come from
+    /// the stream that they came from last, so it looks there, which takes one system call, and
+    /// only now and then at everything else.
+    pub fn glance(
+        &mut self,
+        now: Instant,
+        sink: &mut dyn FnMut(TcpEvent<'_>),
+    ) -> io::Result<usize> {
+        let talking = self.talking.filter(|_| self.glances < MAX_GLANCES);
+        let is_quiet = |id: &u64| self.streams.get(id).is_some_and(Stream::may_only_read);
+        let Some(id) = talking.filter(is_quiet) else {
+            return self.receive(now, sink);
+        };
+        self.has_more = false;
+        let count = self.on_ready(now, id, EpollFlags::EPOLLIN, sink);
+        self.glances += if count > 0 { 2 } else { 1 };
+        Ok(count)
+    }
+
+    /// Whether the last call may have left something to the next.
+    pub fn has_more(&self) -> bool {
+        self.has_more
+    }
+
+    /// Hands over what has happened, and returns the number of events. Call it until it is 0, or
+    /// until there is [no more](TcpLink::has_more).
     pub fn receive(
         &mut self,
         now: Instant,
         sink: &mut dyn FnMut(TcpEvent<'_>),
     ) -> io::Result<usize> {
+        self.glances = 0;
         self.expire(now);
         let mut count = self.ask_again(now, sink);
         let mut events = [EpollEvent::empty(); MAX_READY];
@@ -391,10 +380,12 @@ impl TcpLink {
             ready => ready?,
         };
         self.round = self.round.wrapping_add(1);
+        self.has_more = ready == MAX_READY;
         for i in 0..ready {
             let event = events[(i + self.round) % ready];
             let (id, flags) = (event.data(), event.events());
             if self.listeners.contains_key(&id) {
+                self.has_more = true;
                 count += self.accept(id, sink);
             } else {
                 count += self.on_ready(now, id, flags, sink);
@@ -505,6 +496,8 @@ impl TcpLink {
             Ok(Some(_)) if is_lingering => {}
             Ok(Some(len)) => {
                 count += 1;
+                self.talking = Some(id);
+                self.has_more |= len == BUFFER;
                 sink(TcpEvent::Data { stream, bytes: &self.buffer[..len] });
             }
             Ok(None) => {}
@@ -549,21 +542,4 @@ impl TcpLink {
         }
         1
     }
-}
-
-fn socket_for(address: SocketAddr) -> io::Result<Socket> {
-    // socket2 makes sockets that close on exec.
-    let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
-    socket.set_nonblocking(true)?;
-    Ok(socket)
-}
-
-fn address_of(address: &SockAddr) -> io::Result<SocketAddr> {
-    address.as_socket().ok_or_else(|| ErrorKind::AddrNotAvailable.into())
-}
-
-/// Bytes that one packet of a connection carries; the least that IPv4 hosts take if that is
-/// unknown.
-fn mss_of(socket: &Socket) -> usize {
-    socket.tcp_mss().map_or(536, |mss| mss as usize)
 }

@@ -1,10 +1,15 @@
 //! One TCP connection: its socket and the bytes that wait for it.
 
-use std::io::{self, ErrorKind, Read as _};
+use std::io::{self, ErrorKind};
 use std::net::{Shutdown, SocketAddr};
+use std::os::fd::AsRawFd as _;
 
+use feroce_train::Burst;
+use nix::errno::Errno;
 use nix::sys::epoll::EpollFlags;
 use socket2::Socket;
+
+use crate::sys;
 
 /// Room for waiting bytes that a stream keeps when none wait any more.
 const KEPT: usize = 16 << 10;
@@ -82,6 +87,11 @@ impl Stream {
         self.sent < self.waiting.len()
     }
 
+    /// Whether bytes that arrive are all that is awaited.
+    pub(super) fn may_only_read(&self) -> bool {
+        self.phase == Phase::Open && self.reads && !self.is_paused && !self.is_waiting()
+    }
+
     pub(super) fn set_reading(&mut self, reads: bool) {
         self.reads = reads;
     }
@@ -107,8 +117,8 @@ impl Stream {
     }
 
     /// Gives bytes to TCP. A connection that broke is an error, and no signal for the program.
-    fn write(&self, bytes: &[u8]) -> io::Result<usize> {
-        self.socket.send_with_flags(bytes, libc::MSG_NOSIGNAL)
+    fn write(&self, bytes: &[u8]) -> Result<usize, Errno> {
+        sys::send(self.socket.as_raw_fd(), bytes)
     }
 
     /// Sends bytes behind those that wait. Returns how many of all TCP has taken.
@@ -121,13 +131,36 @@ impl Stream {
         while let Some(rest) = bytes.get(sent..).filter(|rest| !rest.is_empty()) {
             match self.write(rest) {
                 Ok(n) => sent += n,
-                Err(e) if e.kind() == ErrorKind::Interrupted => {}
-                Err(e) if e.kind() == ErrorKind::WouldBlock => {
+                Err(Errno::EINTR) => {}
+                Err(Errno::EAGAIN) => {
                     self.waiting.clear();
                     self.waiting.extend_from_slice(rest);
                     self.sent = 0;
                     break;
                 }
+                // Reading reports that the connection broke.
+                Err(_) => break,
+            }
+        }
+        sent
+    }
+
+    /// Sends a burst behind the bytes that wait, memory from where it is. Returns how many of all
+    /// TCP has taken. What it has no room for is copied: nothing waits with a right to memory.
+    pub(super) fn send_burst(&mut self, burst: &Burst) -> usize {
+        if let Some(bytes) = burst.as_bytes() {
+            return self.send(bytes);
+        }
+        if self.phase == Phase::Connecting || self.is_waiting() {
+            return self.send(&burst.copied(0));
+        }
+        let mut sent = 0;
+        while sent < burst.len() {
+            match sys::send_burst(self.socket.as_raw_fd(), burst, sent) {
+                Ok(n) => sent += n,
+                Err(Errno::EINTR) => {}
+                // No room, or memory that the process has unmapped, which shows when it is copied.
+                Err(Errno::EAGAIN | Errno::EFAULT) => return sent + self.send(&burst.copied(sent)),
                 // Reading reports that the connection broke.
                 Err(_) => break,
             }
@@ -142,8 +175,8 @@ impl Stream {
         while self.is_waiting() {
             match self.write(self.waiting.get(self.sent..).unwrap_or_default()) {
                 Ok(n) => self.sent += n,
-                Err(e) if e.kind() == ErrorKind::Interrupted => {}
-                Err(e) if e.kind() == ErrorKind::WouldBlock => break,
+                Err(Errno::EINTR) => {}
+                Err(Errno::EAGAIN) => break,
                 Err(_) => {
                     let sent = self.sent - before;
                     self.forget();
@@ -178,12 +211,10 @@ impl Stream {
                 None => Ok(Some(0)),
             };
         }
-        match self.socket.read(buffer) {
+        match sys::receive(self.socket.as_raw_fd(), buffer) {
             Ok(len) => Ok(Some(len)),
-            Err(e) if matches!(e.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted) => {
-                Ok(None)
-            }
-            Err(e) => Err(e),
+            Err(Errno::EAGAIN | Errno::EINTR) => Ok(None),
+            Err(e) => Err(e.into()),
         }
     }
 

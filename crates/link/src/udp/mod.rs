@@ -12,11 +12,13 @@
 mod epoll_set;
 mod rx;
 mod socket;
+mod steering;
 mod tx;
 
 use std::io;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
 
 use feroce_train::{Instant, LinkCaps, Path, RxMeta, RxTrain, Single, Train};
 use feroce_wire::{Gid, ROCE_UDP_PORT};
@@ -27,6 +29,8 @@ use crate::sys::Inbox;
 use crate::{Carrier, Control, LinkCounters, Logger, SharedPort};
 use epoll_set::EpollSet;
 pub(crate) use socket::set_buffers;
+use steering::Seat;
+pub use steering::Steering;
 pub(crate) use tx::hop_limit;
 
 /// Hop limit of the sockets, and of paths that have none: what Linux gives its own packets.
@@ -51,6 +55,9 @@ pub struct UdpConfig {
     pub gro: bool,
     /// Receive at every address; else only where [`SharedPort::listen`] says so.
     pub listen: bool,
+    /// The other links of the device, with which this one shares its port, and the upper eight bits
+    /// of the queue pair numbers of this one.
+    pub steering: Option<(Arc<Steering>, u8)>,
     /// Where messages go.
     pub log: Logger,
 }
@@ -66,6 +73,7 @@ impl Default for UdpConfig {
             gso: true,
             gro: true,
             listen: true,
+            steering: None,
             log: Logger::default(),
         }
     }
@@ -97,6 +105,8 @@ struct Port {
     addr: Gid,
     /// Receives, unless another process does at this address.
     rx: Option<Socket>,
+    /// Its place among those of other links of the device.
+    seat: Option<Seat>,
     /// Sending sockets. The first is opened with the address, so that a lack of descriptors shows
     /// then, and the others when a path first needs them.
     tx: Vec<TxSocket>,
@@ -183,7 +193,7 @@ impl UdpLink {
             let tx = vec![socket::open_flow(&self.config, addr, self.interface_index(), 0)?];
             let mut flows = vec![None; self.config.flows.max(1)];
             flows[0] = Some(0);
-            self.ports.push(Port { addr, rx: None, tx, flows });
+            self.ports.push(Port { addr, rx: None, seat: None, tx, flows });
             if self.config.listen
                 && let Err(e) = self.listen(addr)
             {
@@ -339,9 +349,16 @@ impl SharedPort for UdpLink {
             return Err(io::ErrorKind::AddrNotAvailable.into());
         };
         if self.ports[port].rx.is_none() {
-            let rx = socket::open_rx(&self.config, addr, self.interface_index())?;
+            let open = || socket::open_rx(&self.config, addr, self.interface_index());
+            let (rx, seat) = match &self.config.steering {
+                Some((steering, prefix)) => {
+                    let (rx, seat) = steering.open(addr, *prefix, open)?;
+                    (rx, Some(seat))
+                }
+                None => (open()?, None),
+            };
             self.sockets.add(&rx)?;
-            self.ports[port].rx = Some(rx);
+            (self.ports[port].rx, self.ports[port].seat) = (Some(rx), seat);
         }
         Ok(())
     }
@@ -365,9 +382,18 @@ impl SharedPort for UdpLink {
 
     fn stop_listening(&mut self, addr: Gid) {
         let port = self.ports.iter_mut().find(|p| p.addr == addr);
-        if let Some(rx) = port.and_then(|port| port.rx.take()) {
+        if let Some(port) = port
+            && let Some(rx) = port.rx.take()
+        {
             self.sockets.remove([&rx]);
+            drop(rx);
+            port.seat = None;
         }
+    }
+
+    fn is_steered(&self, addr: Gid) -> bool {
+        let steering = self.config.steering.as_ref();
+        steering.is_some_and(|(steering, prefix)| steering.is_shared(addr, *prefix))
     }
 
     #[inline]

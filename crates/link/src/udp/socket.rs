@@ -21,6 +21,9 @@ pub(super) const ECT0: u8 = 2;
 /// The socket that receives at an address.
 pub(super) fn open_rx(config: &UdpConfig, addr: Gid, scope: u32) -> io::Result<Socket> {
     let rx = open(config, addr)?;
+    if config.steering.is_some() {
+        rx.set_reuse_port(true)?;
+    }
     let bind_to: SockAddr = socket_addr(addr, ROCE_UDP_PORT, scope).into();
     rx.bind(&bind_to).map_err(|e| describe(e, BIND, addr))?;
     prepare_rx(config, &rx, addr)?;

@@ -259,7 +259,7 @@ fn the_last_word_does_not_come_from_a_source_that_is_gone() {
 /// Whether these bytes can be read and hashed in one pass here.
 fn can_be_hashed(addr: u64, len: usize) -> bool {
     #[cfg(target_arch = "x86_64")]
-    let is_possible = fold::is_possible();
+    let is_possible = fold::way().is_some();
     #[cfg(not(target_arch = "x86_64"))]
     let is_possible = false;
     is_possible && len >= 512 && len.is_multiple_of(16) && addr.is_multiple_of(8)

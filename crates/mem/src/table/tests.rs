@@ -193,3 +193,24 @@ fn zero_based_addresses_go_with_the_range() {
     let info = table.lookup(lkey).unwrap();
     assert_eq!((info.iova, info.access), (region.addr() + 8, Access::LOCAL_WRITE));
 }
+
+#[test]
+fn a_copy_has_the_key_and_ends_by_itself() {
+    let (mut first, mut second) = (table(), MrTable::new(2, MrLimits::default()));
+    let region = Region::alloc(64).unwrap();
+    let access = Access::LOCAL_WRITE | Access::REMOTE_WRITE;
+    let key = first.reg(PD, region.clone(), 8, 16, Iova::At(100), access).unwrap();
+    second.copy_reg(&first, key).unwrap();
+    assert_eq!(second.copy_reg(&first, key), Err(RegError::TableFull), "it is there");
+    assert_eq!(second.lookup(key), first.lookup(key));
+    assert!(second.pd_in_use(PD));
+    let grant = second.grant_remote::<Write>(PD, QP, Rkey(key.0), 101, 15).unwrap();
+    grant.copy_in(0, &[7]).unwrap();
+    assert!(first.dereg(key).unwrap().is_quiet(), "the grant is of the copy");
+    assert!(first.grant_remote::<Write>(PD, QP, Rkey(key.0), 101, 15).is_err());
+    let dereg = second.dereg(key).unwrap();
+    assert!(!dereg.is_quiet());
+    drop(grant);
+    assert!(dereg.is_quiet());
+    assert_eq!(second.copy_reg(&first, key), Err(RegError::UnknownKey));
+}

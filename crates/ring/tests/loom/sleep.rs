@@ -1,8 +1,10 @@
 //! The thread of an owner sleeps while other threads post, set deadlines and arm.
 
-use feroce_ring::{Consumer, DoorbellOwner, Sleeper, spsc};
+use feroce_ring::{Consumer, DoorbellOwner, LockPair, Sleeper, spsc};
 use loom::sync::{Arc, Condvar, Mutex};
 use loom::thread;
+
+use super::Parking;
 
 /// What an eventfd is to the thread: readable once written, until read.
 #[derive(Default)]
@@ -54,7 +56,8 @@ fn the_thread_learns_of_work_or_of_its_deadline() {
         let mut bells = DoorbellOwner::new();
         let (mut posts, ring) = spsc(1);
         let (bell, set) = (bells.bell(0), bells.set().clone());
-        let owned = Mutex::new(Owned { bells, ring, deadline: None, found: 0 });
+        let owned = Owned { bells, ring, deadline: None, found: 0 };
+        let owned = LockPair::new(owned, (), Parking::default());
         let shared = Arc::new((owned, Sleeper::new(), Wake::default()));
         let posting = thread::spawn({
             let (shared, set) = (shared.clone(), set.clone());
@@ -63,7 +66,7 @@ fn the_thread_learns_of_work_or_of_its_deadline() {
                 posts.push(0).expect("there is room");
                 bell.ring();
                 // As the driver does: the lock is tried as long as a bell is rung.
-                while let Ok(mut owned) = owned.try_lock() {
+                while let Some(mut owned) = owned.try_outer() {
                     owned.drive();
                     let deadline = owned.deadline.filter(|_| sleeper.may_sleep());
                     drop(owned);
@@ -78,7 +81,7 @@ fn the_thread_learns_of_work_or_of_its_deadline() {
         });
         let (owned, sleeper, wake) = &*shared;
         loop {
-            let mut owner = owned.lock().unwrap();
+            let mut owner = owned.lock_outer();
             owner.drive();
             let deadline = owner.deadline;
             sleeper.plan(deadline);
@@ -92,7 +95,7 @@ fn the_thread_learns_of_work_or_of_its_deadline() {
             sleeper.woke();
         }
         posting.join().expect("the poster does not fail");
-        assert_eq!(owned.lock().unwrap().found, 1);
+        assert_eq!(owned.lock_outer().found, 1);
     });
 }
 

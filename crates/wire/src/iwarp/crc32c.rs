@@ -32,6 +32,11 @@ impl Crc32c {
         Self(0)
     }
 
+    /// Of bytes that have this CRC.
+    pub const fn resume(crc: u32) -> Self {
+        Self(crc)
+    }
+
     /// Adds the next piece.
     pub fn update(&mut self, bytes: &[u8]) {
         self.0 = append(self.0, bytes);

@@ -71,7 +71,11 @@ impl fmt::Display for FramingError {
 impl core::error::Error for FramingError {}
 
 /// Length and longest header.
-const HEAD_LEN: usize = LENGTH_LEN + Header::MAX_LEN;
+pub const HEAD_LEN: usize = LENGTH_LEN + Header::MAX_LEN;
+
+/// FPDUs of no more bytes are hashed in one piece when they are there: to hash head, payload and
+/// padding one by one takes longer than to read so few bytes twice.
+pub const SHORT: usize = 512;
 
 /// Longest padding and CRC.
 const TAIL_LEN: usize = 3 + CRC_LEN;
@@ -132,12 +136,48 @@ impl Deframer {
         }
     }
 
+    /// The next FPDU, its header and its payload, if it is [short](SHORT), nothing of it was taken
+    /// before, and all of it is in `bytes`; takes it from them. Its CRC is right if CRCs are used.
+    pub fn take_short<'a>(
+        &mut self,
+        bytes: &mut &'a [u8],
+    ) -> Result<Option<(Header, &'a [u8])>, FramingError> {
+        let Some(length) = bytes.first_chunk().filter(|_| self.is_between()) else {
+            return Ok(None);
+        };
+        let ulpdu = usize::from(u16::from_be_bytes(*length));
+        let len = fpdu_len(ulpdu);
+        let Some((fpdu, rest)) = bytes.split_at_checked(len).filter(|_| len <= SHORT) else {
+            return Ok(None);
+        };
+        let of_header = fpdu.get(LENGTH_LEN..LENGTH_LEN + ulpdu).map(Header::parse);
+        let (Some(Ok((header, payload))), Some((covered, seal))) =
+            (of_header, fpdu.split_last_chunk())
+        else {
+            // What is wrong, `next` says.
+            return Ok(None);
+        };
+        *bytes = rest;
+        if let Some(mut crc) = self.crc {
+            crc.update(covered);
+            if crc.seal() != *seal {
+                self.state = State::Failed(FramingError::Crc);
+                return Err(FramingError::Crc);
+            }
+        }
+        Ok(Some((header, payload)))
+    }
+
     /// The next piece of the stream, which goes on with `bytes`; takes from them what it used.
     /// `None`: more bytes must arrive, and all of these are used. After an error only errors come.
     pub fn next<'a>(&mut self, bytes: &mut &'a [u8]) -> Result<Option<Piece<'a>>, FramingError> {
         let piece = match self.state {
             State::Head => self.head(bytes),
-            State::Payload(left) => Ok(self.payload(left, bytes)),
+            State::Payload(_) => {
+                let payload = self.take_payload(bytes);
+                self.cover(payload.unwrap_or_default());
+                Ok(payload.map(Piece::Payload))
+            }
             State::Tail => self.tail(bytes),
             State::Failed(error) => Err(error),
         };
@@ -161,6 +201,25 @@ impl Deframer {
             self.cover(part);
             self.after_payload(left);
         }
+    }
+
+    /// The payload at the beginning of `bytes`, if payload comes next; takes it from them. Unlike
+    /// [`Deframer::next`], it leaves it to the owner to extend [`Deframer::crc`] by it.
+    pub fn take_payload<'a>(&mut self, bytes: &mut &'a [u8]) -> Option<&'a [u8]> {
+        let State::Payload(left) = self.state else { return None };
+        let here = left.min(bytes.len());
+        if here == 0 {
+            return None;
+        }
+        let (payload, rest) = bytes.split_at(here);
+        *bytes = rest;
+        self.after_payload(left - here);
+        Some(payload)
+    }
+
+    /// The CRC of the FPDU so far, if CRCs are used.
+    pub const fn crc(&mut self) -> Option<&mut Crc32c> {
+        self.crc.as_mut()
     }
 
     /// Whether the stream may end here: no FPDU is cut.
@@ -199,18 +258,6 @@ impl Deframer {
         self.cover(head);
         self.after_payload(ulpdu - len);
         Ok(Some(Piece::Header { header, payload: ulpdu - len }))
-    }
-
-    fn payload<'a>(&mut self, left: usize, bytes: &mut &'a [u8]) -> Option<Piece<'a>> {
-        let here = left.min(bytes.len());
-        if here == 0 {
-            return None;
-        }
-        let (payload, rest) = bytes.split_at(here);
-        *bytes = rest;
-        self.cover(payload);
-        self.after_payload(left - here);
-        Some(Piece::Payload(payload))
     }
 
     fn tail<'a>(&mut self, bytes: &mut &'a [u8]) -> Result<Option<Piece<'a>>, FramingError> {
@@ -312,20 +359,32 @@ impl Framer {
         header: &Header,
         payload: usize,
         out: &mut [u8],
-        mut fill: impl FnMut(usize, &mut [u8]),
+        fill: impl FnMut(usize, &mut [u8]),
+    ) -> Result<usize, Truncated> {
+        self.emit_covered(header, payload, out, covering(fill))
+    }
+
+    /// As [`Framer::emit`], but `fill` extends the CRC by what it fills in, if it is given one.
+    pub fn emit_covered(
+        &mut self,
+        header: &Header,
+        payload: usize,
+        out: &mut [u8],
+        fill: impl FnMut(usize, &mut [u8], Option<&mut Crc32c>),
     ) -> Result<usize, Truncated> {
         let ulpdu = header.len() + payload;
-        let length = u16::try_from(ulpdu).map_err(|_| Truncated)?;
+        if self.marker.is_none() {
+            let out = out.get_mut(..fpdu_len(ulpdu)).ok_or(Truncated)?;
+            self.emit_plain(header, payload, out, fill)?;
+            return Ok(out.len());
+        }
         let mut head = [0; HEAD_LEN];
-        let mut writer = Writer::new(&mut head);
-        writer.bytes(&length.to_be_bytes())?;
-        writer.variable(|out| header.emit(out))?;
-        let head_len = writer.written();
+        let head_len = emit_head(header, payload, &mut head)?;
         let out = out.get_mut(..self.wire_len(ulpdu)).ok_or(Truncated)?;
         let mut output = Output { writer: Writer::new(out), crc: Crc32c::new(), start: None };
-        self.put(&mut output, head_len, |at, out| copy_from(&head, at, out))?;
-        self.put(&mut output, payload, &mut fill)?;
-        self.put(&mut output, pad_len(ulpdu), |_, out| out.fill(0))?;
+        self.put(&mut output, head_len, covering(|at, out| copy_from(&head, at, out)))?;
+        self.put(&mut output, payload, fill)?;
+        self.put(&mut output, pad_len(ulpdu), covering(|_, out| out.fill(0)))?;
         // FPDUs, markers and CRCs are multiples of four bytes: no marker splits a CRC.
         self.mark(&mut output)?;
         let seal = if self.crc { output.crc.seal() } else { [0; CRC_LEN] };
@@ -334,19 +393,47 @@ impl Framer {
         Ok(output.writer.written())
     }
 
+    /// Writes an FPDU without markers, which fills `out`.
+    fn emit_plain(
+        &self,
+        header: &Header,
+        payload: usize,
+        out: &mut [u8],
+        mut fill: impl FnMut(usize, &mut [u8], Option<&mut Crc32c>),
+    ) -> Result<(), Truncated> {
+        let (covered, seal) = out.split_last_chunk_mut::<CRC_LEN>().ok_or(Truncated)?;
+        let head_len = emit_head(header, payload, covered)?;
+        let mut crc = Crc32c::new();
+        let is_short = covered.len() + CRC_LEN <= SHORT;
+        let mut of_pieces = Some(&mut crc).filter(|_| self.crc && !is_short);
+        let (head, rest) = covered.split_at_mut(head_len);
+        let (body, padding) = rest.split_at_mut(payload);
+        of_pieces.iter_mut().for_each(|crc| crc.update(head));
+        if !body.is_empty() {
+            fill(0, body, of_pieces.as_deref_mut());
+        }
+        padding.fill(0);
+        of_pieces.iter_mut().for_each(|crc| crc.update(padding));
+        if self.crc && is_short {
+            crc.update(covered);
+        }
+        *seal = if self.crc { crc.seal() } else { [0; CRC_LEN] };
+        Ok(())
+    }
+
     /// Writes `len` bytes that the CRC covers, with markers in between.
     fn put(
         &mut self,
         output: &mut Output<'_>,
         len: usize,
-        mut fill: impl FnMut(usize, &mut [u8]),
+        mut fill: impl FnMut(usize, &mut [u8], Option<&mut Crc32c>),
     ) -> Result<(), Truncated> {
         let mut at = 0;
         while at < len {
             self.mark(output)?;
             let here = self.marker.map_or(len - at, |until| until.min(len - at));
             output.start.get_or_insert_with(|| output.writer.written());
-            output.covered(here, self.crc, |out| fill(at, out))?;
+            output.covered(here, self.crc, |out, crc| fill(at, out, crc))?;
             self.pass(here);
             at += here;
         }
@@ -361,7 +448,8 @@ impl Framer {
         let back = output.start.map_or(0, |start| output.writer.written() - start);
         let [high, low] = u16::try_from(back).map_err(|_| Truncated)?.to_be_bytes();
         self.marker = Some(MARKER_DISTANCE - MARKER_LEN);
-        output.covered(MARKER_LEN, self.crc, |out| copy_from(&[0, 0, high, low], 0, out))
+        let mut fill = covering(|at, out| copy_from(&[0, 0, high, low], at, out));
+        output.covered(MARKER_LEN, self.crc, |out, crc| fill(0, out, crc))
     }
 
     const fn pass(&mut self, bytes: usize) {
@@ -369,6 +457,16 @@ impl Framer {
             *until -= bytes;
         }
     }
+}
+
+/// Writes what precedes the payload of an FPDU, if no marker is due in it: length and header.
+/// Returns how many bytes they are, [`HEAD_LEN`] at most.
+pub fn emit_head(header: &Header, payload: usize, out: &mut [u8]) -> Result<usize, Truncated> {
+    let ulpdu = u16::try_from(header.len() + payload).map_err(|_| Truncated)?;
+    let mut writer = Writer::new(out);
+    writer.bytes(&ulpdu.to_be_bytes())?;
+    writer.variable(|out| header.emit(out))?;
+    Ok(writer.written())
 }
 
 /// An FPDU that is being written.
@@ -384,22 +482,28 @@ impl Output<'_> {
         &mut self,
         len: usize,
         crc: bool,
-        fill: impl FnOnce(&mut [u8]),
+        fill: impl FnOnce(&mut [u8], Option<&mut Crc32c>),
     ) -> Result<(), Truncated> {
         let out = self.writer.take(len)?;
-        fill(out);
-        if crc {
-            self.crc.update(out);
-        }
+        fill(out, crc.then_some(&mut self.crc));
         Ok(())
     }
 }
 
-/// Fills `out` with `bytes` from `at` on.
-fn copy_from(bytes: &[u8], at: usize, out: &mut [u8]) {
-    for (out, byte) in out.iter_mut().zip(bytes.iter().skip(at)) {
-        *out = *byte;
+/// Extends the CRC by what `fill` fills in.
+fn covering(
+    mut fill: impl FnMut(usize, &mut [u8]),
+) -> impl FnMut(usize, &mut [u8], Option<&mut Crc32c>) {
+    move |at, out, crc| {
+        fill(at, out);
+        crc.into_iter().for_each(|crc| crc.update(out));
     }
+}
+
+/// Fills `out` with `bytes` from `at` on, as many as there are.
+fn copy_from(bytes: &[u8], at: usize, out: &mut [u8]) {
+    let (out, bytes) = (out.iter_mut(), bytes.get(at..).unwrap_or_default());
+    out.zip(bytes).for_each(|(out, byte)| *out = *byte);
 }
 
 #[cfg(test)]

@@ -33,10 +33,15 @@ const RNIC_CAPS: DeviceCaps = DeviceCaps::CURR_QP_STATE_MOD
     .union(DeviceCaps::MEM_MGT_EXTENSIONS)
     .union(DeviceCaps::MEM_WINDOW_TYPE_2B);
 
-/// Limits and identity of a device with this configuration.
-pub(crate) fn device_attr(device: &Device, config: &Config) -> DeviceAttr {
+/// What a device with several shards cannot do: a queue pair binds a window in its own shard, and
+/// the others would not know of it.
+const WINDOW_CAPS: DeviceCaps = DeviceCaps::MEM_WINDOW.union(DeviceCaps::MEM_WINDOW_TYPE_2B);
+
+/// Limits and identity of a device with this configuration and so many shards.
+pub(crate) fn device_attr(device: &Device, config: &Config, shards: u8) -> DeviceAttr {
     let limits = config.limits;
     let is_iwarp = config.transport == TransportKind::Iwarp;
+    let caps = if is_iwarp { RNIC_CAPS } else { DeviceCaps::all() };
     DeviceAttr {
         name: device.name().to_owned(),
         transport: config.transport,
@@ -47,7 +52,7 @@ pub(crate) fn device_attr(device: &Device, config: &Config) -> DeviceAttr {
         vendor_part_id: 1,
         hw_ver: 0,
         ports: 1,
-        caps: if is_iwarp { RNIC_CAPS } else { DeviceCaps::all() },
+        caps: if shards > 1 { caps - WINDOW_CAPS } else { caps },
         limits,
         max_sge_rd: if is_iwarp { 1 } else { limits.max_sge },
         max_msg_size: feroce_engine::MAX_MESSAGE,
@@ -61,7 +66,7 @@ pub(crate) fn device_attr(device: &Device, config: &Config) -> DeviceAttr {
             true => AtomicCap::None,
             false => AtomicCap::Hca,
         },
-        max_mw: limits.max_mr,
+        max_mw: if shards > 1 { 0 } else { limits.max_mr },
         max_total_mcast_qp_attach: limits.max_mcast_grp.saturating_mul(limits.max_mcast_qp_attach),
         max_srq_sge: limits.max_sge,
         // iWARP has no partitions.
@@ -73,6 +78,7 @@ pub(crate) fn device_attr(device: &Device, config: &Config) -> DeviceAttr {
         completion_timestamp_mask: u64::MAX,
         core_clock_khz: 1_000_000,
         comp_vectors: 1,
+        shards,
     }
 }
 

@@ -2,12 +2,13 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use feroce_engine::{CqGauge, CqId, CqPoller, Cqe, Notify};
+use feroce_engine::{CqGauge, CqId, CqPoller, Cqe, CreateError, Notify};
 use feroce_train::Instant;
 use feroce_wire::Qpn;
 
+use super::rings::Rings;
 use crate::Error;
-use crate::driver::{Driver, Looked, Object, State};
+use crate::driver::{AsyncQueue, ChannelQueue, Driver, Looked, Object, Shards, State};
 
 /// Polls between two looks at the clock.
 const LOOKS: u32 = 8;
@@ -19,12 +20,34 @@ pub(crate) struct SoftCq {
     poller: Mutex<CqPoller>,
     gauge: CqGauge,
     driver: Arc<Driver>,
+    /// Where the shards complete to, if there are several. The queue itself stays empty then.
+    rings: Option<Box<Rings>>,
 }
 
 impl SoftCq {
+    /// A queue to which several shards complete.
+    pub(super) fn create_in_all(
+        shards: &Arc<Shards>,
+        depth: u32,
+        queue: &Arc<ChannelQueue>,
+        events: &Arc<AsyncQueue>,
+    ) -> Result<(CqId, Self), Error> {
+        let (id, rings) = Rings::create(shards, depth, queue, events)?;
+        let poller = CqPoller::unused().ok_or(CreateError::OutOfMemory)?;
+        let cq = Self::new(id, poller, Arc::clone(shards.first()));
+        Ok((id, Self { rings: Some(Box::new(rings)), ..cq }))
+    }
+
     pub(super) fn new(id: CqId, poller: CqPoller, driver: Arc<Driver>) -> Self {
         let gauge = poller.gauge();
-        Self { id, poller: Mutex::new(poller), gauge, driver }
+        Self { id, poller: Mutex::new(poller), gauge, driver, rings: None }
+    }
+
+    /// A queue pair of this shard is about to complete to the queue.
+    pub(super) fn add_home(&self, shard: usize) {
+        if let Some(rings) = &self.rings {
+            rings.add_home(shard);
+        }
     }
 
     fn poller(&self) -> MutexGuard<'_, CqPoller> {
@@ -35,6 +58,9 @@ impl SoftCq {
     pub(crate) fn poll_one(&self) -> Option<Cqe> {
         if let Some(cqe) = self.take_one() {
             return Some(cqe);
+        }
+        if let Some(rings) = &self.rings {
+            return rings.poll_one(self.id);
         }
         // This thread does not hold the queue's lock here, because `progress` may sleep, or run
         // wakers that poll the queue themselves.
@@ -49,7 +75,10 @@ impl SoftCq {
         if let Some(cqe) = self.take_one() {
             return Some(cqe);
         }
-        match self.driver.look() {
+        if let Some(rings) = &self.rings {
+            return rings.look_one();
+        }
+        match self.driver.look_for_many() {
             Looked::Quiet => None,
             Looked::Busy | Looked::Idle(_) => self.take_one(),
         }
@@ -70,7 +99,11 @@ impl SoftCq {
                 if let Some(cqe) = self.take_one() {
                     return Some(cqe);
                 }
-                if !self.driver.progress_awake() {
+                let stays = match &self.rings {
+                    Some(rings) => rings.progress_awake(),
+                    None => self.driver.progress_awake(),
+                };
+                if !stays {
                     return self.take_one();
                 }
             }
@@ -83,6 +116,9 @@ impl SoftCq {
     #[inline]
     pub(crate) fn poll_each(&self, most: usize, mut take: impl FnMut(Cqe)) -> usize {
         if most > 0 && self.gauge.is_empty() {
+            if let Some(rings) = &self.rings {
+                return rings.poll_each(self.id, most, take);
+            }
             // As in `poll_one`.
             let may_have = self.driver.progress(self.id, || self.poller().begin_nap());
             if !may_have || self.gauge.is_empty() {
@@ -104,17 +140,23 @@ impl SoftCq {
     #[inline]
     pub(crate) fn take_one(&self) -> Option<Cqe> {
         if self.gauge.is_empty() {
-            return None;
+            return self.rings.as_ref().and_then(|rings| rings.take_one());
         }
         self.poller().poll()
     }
 
     pub(crate) fn notify(&self, notify: Notify) {
+        if let Some(rings) = &self.rings {
+            return rings.notify(notify);
+        }
         self.poller().arm(notify);
         self.driver.expect_event();
     }
 
     pub(crate) fn resize(&self, depth: u32) -> Result<(), Error> {
+        if let Some(rings) = &self.rings {
+            return rings.resize(self.id, depth);
+        }
         let mut poller = self.poller();
         let resize = |s: &mut State, _| s.engine.resize_cq(self.id, &mut poller, depth);
         let (resized, wakes) = self.driver.control_then(resize);
@@ -125,6 +167,9 @@ impl SoftCq {
 
     /// Removes the completions of a queue pair that is reset.
     pub(crate) fn forget(&self, qpn: Qpn) {
+        if let Some(rings) = &self.rings {
+            return rings.forget(self.id, qpn);
+        }
         let mut poller = self.poller();
         let forget = |s: &mut State, _| s.engine.forget_completions(self.id, &mut poller, qpn);
         let ((), wakes) = self.driver.control_then(forget);
@@ -133,10 +178,13 @@ impl SoftCq {
     }
 
     pub(crate) fn depth(&self) -> usize {
-        self.poller().capacity()
+        self.rings.as_ref().map_or_else(|| self.poller().capacity(), |rings| rings.depth())
     }
 
     pub(crate) fn destroy(&self) -> Result<(), Error> {
+        if let Some(rings) = &self.rings {
+            return rings.destroy(self.id);
+        }
         self.driver.control(|s, _| {
             s.engine.destroy_cq(self.id)?;
             s.dispatch.detach(self.id);

@@ -5,13 +5,16 @@ mod cq;
 mod ends;
 mod mr;
 mod qp;
+mod rings;
 mod srq;
 
 use std::sync::{Arc, Mutex};
 
+use feroce_backend_rdma_core::Feature;
 use feroce_engine::iwarp::HandshakeConfig;
 use feroce_engine::{
-    AddrVec, AhId, Counters, CqId, CreatedQp, DropCounters, QpInitAttr, SrqId, SrqInitAttr,
+    AddrVec, AhId, Counters, CqId, CreateError, CreatedQp, DropCounters, QpCounters, QpInitAttr,
+    SrqId, SrqInitAttr,
 };
 use feroce_local::Registry;
 use feroce_mem::{Access, Iova, MwType, PdId, Region};
@@ -22,7 +25,7 @@ use super::{ChannelSide, CreatedSides, Either, Keys, QueueSides};
 use crate::Error;
 use crate::attr::{DeviceAttr, PortAttr};
 use crate::device::Device;
-use crate::driver::{AsyncQueue, ChannelQueue, Clock, Driver, Object};
+use crate::driver::{AsyncQueue, ChannelQueue, Clock, Driver, Object, Shards, add_counters};
 use crate::fabric_port::FabricPort;
 use crate::summary::Summary;
 
@@ -36,7 +39,9 @@ pub(crate) use srq::SoftSrq;
 /// The software adapter: the engine and its links, driven.
 #[derive(Debug)]
 pub(crate) struct SoftAdapter {
+    /// The first shard.
     pub(crate) driver: Arc<Driver>,
+    pub(crate) shards: Arc<Shards>,
     /// Its registry slot among the processes that share its addresses.
     pub(crate) registry: Option<Arc<Registry>>,
     /// Its place in a fabric.
@@ -53,7 +58,7 @@ pub(crate) struct SoftAdapter {
 
 impl Drop for SoftAdapter {
     fn drop(&mut self) {
-        self.driver.shut_down();
+        self.shards.iter().for_each(|driver| driver.shut_down());
         self.print_summary();
     }
 }
@@ -64,14 +69,15 @@ impl SoftAdapter {
     }
 
     pub(crate) fn prepare_exit(&self) {
-        self.driver.prepare_exit();
+        self.shards.iter().for_each(|driver| driver.prepare_exit());
         self.print_summary();
     }
 
     fn print_summary(&self) {
         if let Some(summary) = self.summary.as_ref().filter(|_| !self.is_cut_off()) {
-            let report = self.driver.read(|s| s.engine.report());
-            summary.print(&report.totals, &self.counters(), &self.drops(), &self.link_counters());
+            let mut totals = QpCounters::default();
+            self.shards.iter().for_each(|d| totals.add(&d.read(|s| s.engine.report()).totals));
+            summary.print(&totals, &self.counters(), &self.drops(), &self.link_counters());
         }
     }
 
@@ -87,7 +93,8 @@ impl SoftAdapter {
     }
 
     pub(crate) fn attr(&self, device: &Device) -> DeviceAttr {
-        self.driver.read(|s| device_attr(device, s.engine.config()))
+        let shards = u8::try_from(self.shards.len()).unwrap_or(u8::MAX);
+        self.driver.read(|s| device_attr(device, s.engine.config(), shards))
     }
 
     pub(crate) fn port(&self, device: &Device) -> PortAttr {
@@ -107,15 +114,23 @@ impl SoftAdapter {
     }
 
     pub(crate) fn counters(&self) -> Counters {
-        self.driver.read(|s| s.engine.counters())
+        let mut all = Counters::default();
+        self.shards.iter().for_each(|driver| all.add(&driver.read(|s| s.engine.counters())));
+        all
     }
 
     pub(crate) fn drops(&self) -> DropCounters {
-        self.driver.read(|s| *s.engine.drops())
+        let mut all = DropCounters::default();
+        self.shards.iter().for_each(|driver| all.add(&driver.read(|s| *s.engine.drops())));
+        all
     }
 
     pub(crate) fn link_counters(&self) -> Vec<(&'static str, u64)> {
-        self.driver.link_counters()
+        let mut all = self.driver.link_counters();
+        for shard in self.shards.iter().skip(1) {
+            add_counters(&mut all, shard.link_counters());
+        }
+        all
     }
 
     pub(crate) fn create_channel(&self) -> Result<Arc<ChannelQueue>, Error> {
@@ -127,8 +142,21 @@ impl SoftAdapter {
     }
 
     pub(crate) fn alloc_pd(&self) -> Result<SoftPd, Error> {
-        let id = self.driver.create(|s| s.engine.alloc_pd())?;
-        Ok(SoftPd { id, driver: Arc::clone(&self.driver) })
+        let id = self.shards.create(|s, others| {
+            let id = s.engine.alloc_pd()?;
+            let copied = others.iter_mut().try_for_each(|other| {
+                other.engine.alloc_pd_as(Some(id))?;
+                Ok::<_, CreateError>(())
+            });
+            if copied.is_err() {
+                let all = std::iter::once(s).chain(others.iter_mut().map(|other| &mut **other));
+                for state in all {
+                    let _ = state.engine.dealloc_pd(id);
+                }
+            }
+            copied.map(|()| id)
+        })?;
+        Ok(SoftPd { id, shards: Arc::clone(&self.shards) })
     }
 
     pub(crate) fn create_cq(
@@ -138,6 +166,9 @@ impl SoftAdapter {
         events: &Arc<AsyncQueue>,
     ) -> Result<(CqId, SoftCq), Error> {
         let queue = channel.soft().ok_or(Error::OtherDevice)?;
+        if self.shards.len() > 1 {
+            return SoftCq::create_in_all(&self.shards, depth, queue, events);
+        }
         let (id, poller) = self.driver.create(|s| {
             let created = s.engine.create_cq(depth)?;
             s.dispatch.attach(created.0, Arc::clone(queue));
@@ -181,12 +212,16 @@ impl SoftAdapter {
 #[derive(Debug)]
 pub(crate) struct SoftPd {
     id: PdId,
-    driver: Arc<Driver>,
+    shards: Arc<Shards>,
 }
 
 impl SoftPd {
     pub(crate) fn dealloc(&self) -> Result<(), Error> {
-        Ok(self.driver.control(|s, _| s.engine.dealloc_pd(self.id))?)
+        Ok(self.shards.control(|s, others| {
+            others.iter().try_for_each(|other| other.engine.may_dealloc_pd(self.id))?;
+            s.engine.dealloc_pd(self.id)?;
+            others.iter_mut().try_for_each(|other| other.engine.dealloc_pd(self.id))
+        })?)
     }
 
     pub(crate) fn register(
@@ -196,23 +231,35 @@ impl SoftPd {
         iova: Iova,
         access: Access,
     ) -> Result<(SoftMr, Keys), Error> {
-        let (key, addr) = self.driver.create(|s| {
+        let (key, addr) = self.shards.create(|s, others| {
             let region = Arc::clone(region);
             let key = s.engine.reg_mr(self.id, region, start, len, iova, access)?;
+            let mut copies = others.iter_mut();
+            if let Err(e) = copies.try_for_each(|other| other.engine.copy_mr(&s.engine, key)) {
+                // No access has begun yet, so there is nothing to wait for.
+                drop(s.engine.dereg_mr(key));
+                others.iter_mut().for_each(|other| drop(other.engine.dereg_mr(key)));
+                return Err(e.into());
+            }
             Ok::<_, Error>((key, s.engine.query_mr(key).map_or(0, |info| info.iova)))
         })?;
         let keys = Keys { lkey: key, rkey: Rkey(key.0), addr };
-        Ok((SoftMr { key, driver: Arc::clone(&self.driver) }, keys))
+        Ok((SoftMr { key, shards: Arc::clone(&self.shards) }, keys))
     }
 
     pub(crate) fn alloc_mw(&self, kind: MwType) -> Result<(SoftMw, Rkey), Error> {
-        let rkey = self.driver.create(|s| s.engine.alloc_mw(self.id, kind))?;
-        Ok((SoftMw { rkey, driver: Arc::clone(&self.driver) }, rkey))
+        if self.shards.len() > 1 {
+            return Err(Error::Unsupported(Feature::MemoryWindows));
+        }
+        let driver = self.shards.first();
+        let rkey = driver.create(|s| s.engine.alloc_mw(self.id, kind))?;
+        Ok((SoftMw { rkey, driver: Arc::clone(driver) }, rkey))
     }
 
     pub(crate) fn create_ah(&self, av: &AddrVec) -> Result<SoftAh, Error> {
-        let id = self.driver.create(|s| s.engine.create_ah(self.id, *av))?;
-        Ok(SoftAh { id, driver: Arc::clone(&self.driver) })
+        let driver = self.shards.first();
+        let id = driver.create(|s| s.engine.create_ah(self.id, *av))?;
+        Ok(SoftAh { id, driver: Arc::clone(driver) })
     }
 
     pub(crate) fn create_srq(
@@ -221,28 +268,32 @@ impl SoftPd {
         events: &Arc<AsyncQueue>,
     ) -> Result<(SrqId, SoftSrq), Error> {
         let attr = SrqInitAttr { pd: self.id, ..attr };
-        let (id, queue) = self.driver.create(|s| {
+        let driver = self.shards.first();
+        let (id, queue) = driver.create(|s| {
             let created = s.engine.create_srq(attr)?;
             s.dispatch.own(Object::Srq(created.0), events);
             Ok::<_, Error>(created)
         })?;
-        Ok((id, SoftSrq { id, queue: Mutex::new(queue), driver: Arc::clone(&self.driver) }))
+        Ok((id, SoftSrq { id, queue: Mutex::new(queue), driver: Arc::clone(driver) }))
     }
 
     /// Creates a queue pair. The engine knows the queues that it uses by the names in `init`.
     pub(crate) fn create_qp(
         &self,
         init: QpInitAttr,
-        _queues: &QueueSides<'_>,
+        queues: &QueueSides<'_>,
         events: &Arc<AsyncQueue>,
     ) -> Result<CreatedSides, Error> {
         let init = QpInitAttr { pd: self.id, ..init };
-        let CreatedQp { qpn, sq, rq } = self.driver.create(|s| {
+        let (shard, home) = self.shards.place(&init);
+        let cqs = [queues.send_cq, queues.recv_cq];
+        cqs.into_iter().filter_map(Either::soft).for_each(|cq| cq.add_home(shard));
+        let CreatedQp { qpn, sq, rq } = home.create(|s| {
             let created = s.engine.create_qp(init)?;
             s.dispatch.own(Object::Qp(created.qpn), events);
             Ok::<_, Error>(created)
         })?;
-        let driver = || Arc::clone(&self.driver);
+        let driver = || Arc::clone(home);
         Ok(CreatedSides {
             qpn,
             qp: Either::Soft(SoftQp { qpn, driver: driver() }),

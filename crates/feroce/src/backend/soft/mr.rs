@@ -2,18 +2,18 @@
 
 use std::sync::Arc;
 
-use feroce_mem::{Access, Iova, Region};
+use feroce_mem::{Access, DeregError, Iova, RegError, Region};
 use feroce_wire::{Lkey, Rkey};
 
 use crate::Error;
 use crate::backend::{Keys, PdSide};
-use crate::driver::Driver;
+use crate::driver::{Driver, Shards};
 
 /// A memory region.
 #[derive(Debug)]
 pub(crate) struct SoftMr {
     pub(super) key: Lkey,
-    pub(super) driver: Arc<Driver>,
+    pub(super) shards: Arc<Shards>,
 }
 
 impl SoftMr {
@@ -28,21 +28,29 @@ impl SoftMr {
         let range = memory.map(|(region, iova)| (Arc::clone(region), 0, region.len(), *iova));
         let request = feroce_mem::Rereg { pd, range, access };
         let key = self.key;
-        let (old, addr) = self.driver.control_until_quiet(|s, _| {
-            let old = s.engine.rereg_mr(key, request);
+        let (old, addr) = self.shards.control_until_quiet(|s, others| {
+            let mut old = vec![s.engine.rereg_mr(key, request.clone())?];
+            for other in others.iter_mut() {
+                // A device with several shards has no windows, so no shard refuses what the first
+                // has done, and there is nothing to allocate.
+                old.push(other.engine.rereg_mr(key, request.clone())?);
+            }
             let addr = s.engine.query_mr(key).map_or(0, |info| info.iova);
-            (old.map(|old| (old, addr)), s.engine.last_revocation(None))
+            Ok::<_, RegError>((old, addr))
         })?;
-        old.wait(std::thread::yield_now);
+        old.into_iter().for_each(|old| old.wait(std::thread::yield_now));
         Ok(Keys { lkey: key, rkey: Rkey(key.0), addr })
     }
 
     /// Deregisters it. Returns when no access is left.
     pub(crate) fn dereg(&self) -> Result<(), Error> {
-        let dereg = self.driver.control_until_quiet(|s, _| {
-            (s.engine.dereg_mr(self.key), s.engine.last_revocation(None))
+        let ended = self.shards.control_until_quiet(|s, others| {
+            let first = s.engine.dereg_mr(self.key)?;
+            // The others have no windows either, so they do not refuse.
+            let others = others.iter_mut().map(|other| other.engine.dereg_mr(self.key));
+            std::iter::once(Ok(first)).chain(others).collect::<Result<Vec<_>, DeregError>>()
         })?;
-        dereg.wait(std::thread::yield_now);
+        ended.into_iter().for_each(|dereg| dereg.wait(std::thread::yield_now));
         Ok(())
     }
 }

@@ -8,6 +8,7 @@ use feroce_wire::{Qkey, Qpn};
 
 use super::subnet;
 use crate::attr::entry_index;
+use crate::driver::{Siblings, Wakes};
 
 /// The attributes for a transition to `state`; `None` if there is none, or not enough is known.
 pub(super) fn connected(
@@ -82,9 +83,11 @@ pub(super) fn priority(framing: Framing, tos: u8) -> u8 {
     if framing == Framing::RoceV1 { tos >> 5 } else { 0 }
 }
 
-/// Brings a queue pair up with the parameters that the two sides agreed on.
+/// Brings a queue pair, perhaps of another shard, up with the parameters that the two sides agreed
+/// on.
 pub(super) fn bring_up(
     engine: &mut Engine,
+    (siblings, wakes): (&Siblings, &Wakes),
     now: Instant,
     qpn: Qpn,
     plan: &QpPlan,
@@ -94,7 +97,8 @@ pub(super) fn bring_up(
         let attr = connected(plan, engine, most, state);
         // If the peer or an address is not known, `modify_qp` fails and names the missing
         // attributes.
-        engine.modify_qp(now, qpn, &attr.unwrap_or_else(|| QpAttr::to(state)))?;
+        let attr = attr.unwrap_or_else(|| QpAttr::to(state));
+        siblings.modify_qp(engine, wakes, now, (qpn, &attr))?;
     }
     Ok(())
 }

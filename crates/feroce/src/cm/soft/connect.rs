@@ -38,7 +38,7 @@ impl SoftId {
             if qp_type == QpType::Ud {
                 attr::bring_up_datagrams(&mut s.engine, now, qpn, qkey, psn)?;
             } else {
-                s.engine.modify_qp(now, qpn, &QpAttr::init(Default::default()))?;
+                Service::modify_qp(s, now, qpn, &QpAttr::init(Default::default()))?;
             }
             Ok(())
         })?;
@@ -198,7 +198,7 @@ impl SoftId {
                 let _ = cm.manager.reject(now, conn, RejReason::CONSUMER, &[0; 148]);
                 id.lock().stage = Stage::Over;
                 if let Some(qp) = qp.filter(|qp| qp.qp_type != QpType::Ud) {
-                    let _ = s.engine.modify_qp(now, qp.qpn, &QpAttr::to(QpState::Err));
+                    let _ = Service::modify_qp(s, now, qp.qpn, &QpAttr::to(QpState::Err));
                 }
                 return Err(CmError::from(e).into());
             }
@@ -217,7 +217,7 @@ impl SoftId {
             if let (Some(qp), Some(mut plan)) = (qp, cm.manager.plan(conn).copied()) {
                 plan.max_dest_rd_atomic = accept.responder_resources;
                 plan.max_rd_atomic = accept.initiator_depth;
-                attr::bring_up(&mut s.engine, now, qp.qpn, &plan)?;
+                Service::bring_up(s, now, qp.qpn, &plan)?;
             }
             let cm = Service::of(s).ok_or(CmError::DeviceGone)?;
             cm.manager.accept(now, conn, &accept).map_err(CmError::from)?;
@@ -281,7 +281,7 @@ impl SoftId {
                 return Err(CmError::WrongState.into());
             }
             if let Some(qp) = qp {
-                let _ = s.engine.modify_qp(now, qp.qpn, &QpAttr::to(QpState::Err));
+                let _ = Service::modify_qp(s, now, qp.qpn, &QpAttr::to(QpState::Err));
             }
             let Some(conn) = conn.filter(|_| !is_datagrams) else { return Ok(()) };
             let cm = Service::of(s).ok_or(CmError::DeviceGone)?;

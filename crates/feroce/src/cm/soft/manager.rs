@@ -318,12 +318,12 @@ fn serve(context: &Context, timing: Timing) -> Result<(), Error> {
     };
     let (scope, registry) =
         (context.device().interface_index().unwrap_or(0), soft.registry.clone());
-    let device = Arc::downgrade(soft);
+    let (device, siblings) = (Arc::downgrade(soft), soft.shards.siblings());
     context.driver()?.control(|s, now| {
         if s.agent::<Service>().is_none() {
             let psn = Psn::new(psn as u32);
-            let wakes = Arc::clone(s.dispatch.wakes());
-            let service = Service::new(&mut s.engine, now, psn, config, (device, scope), wakes)?;
+            let around = (Arc::clone(s.dispatch.wakes()), siblings);
+            let service = Service::new(&mut s.engine, now, psn, config, (device, scope), around)?;
             s.set_agent(service.among(registry));
         }
         Ok(())

@@ -10,7 +10,7 @@ use feroce_cm::{
     Accepts, Cause, Config, ConnId, Event, Incoming, IncomingSidr, ListenError, ListenId, Manager,
     Peer, QpPlan,
 };
-use feroce_engine::{Engine, QpAttr, QpState};
+use feroce_engine::{Engine, ModifyQpError, QpAttr, QpState};
 use feroce_local::Registry;
 use feroce_train::{GidEntry, Instant};
 use feroce_wire::cm::{IP_CM_LEN, IpCm, RejReason, Rep, Req, ServiceId, SidrRep, SidrStatus};
@@ -24,8 +24,8 @@ use super::shared::{Shared, Stage};
 use super::{attr, native, subnet};
 use crate::Error;
 use crate::backend::soft::SoftAdapter;
-use crate::cm::{UdParam, next_number};
-use crate::driver::{Agent, State, Wakes};
+use crate::cm::{CmError, UdParam, next_number};
+use crate::driver::{Agent, Siblings, State, Wakes};
 use crate::watch::ConnectionSnapshot;
 
 /// The connection manager of a device, and the ids that its events concern.
@@ -50,6 +50,8 @@ pub(super) struct Service {
     wakes: Arc<Wakes>,
     /// Knows which processes of the host have ended.
     registry: Option<Arc<Registry>>,
+    /// The other shards of the device.
+    siblings: Siblings,
 }
 
 impl Agent for Service {
@@ -68,9 +70,9 @@ impl Agent for Service {
         }
         self.gsi.receive(engine.lid(), |peer, mad| manager.handle_mad(now, peer, mad));
         if self.manager.poll_timeout().is_some_and(|at| at <= now) {
-            let Self { manager, ids, .. } = self;
+            let Self { manager, ids, siblings, .. } = self;
             manager.handle_timeout_asking(now, |conn, plan| {
-                ids.get(&conn).is_some_and(|id| has_data(engine, id, plan))
+                ids.get(&conn).is_some_and(|id| has_data(engine, siblings, id, plan))
             });
         }
         self.report_lost();
@@ -149,7 +151,7 @@ impl Service {
         psn: Psn,
         config: Config,
         (device, scope): (Weak<SoftAdapter>, u32),
-        wakes: Arc<Wakes>,
+        (wakes, siblings): (Arc<Wakes>, Siblings),
     ) -> Result<Self, Error> {
         let gsi = Gsi::new(engine, now, psn)?;
         let manager = Manager::new(config);
@@ -168,7 +170,32 @@ impl Service {
             qps,
             wakes,
             registry: None,
+            siblings,
         })
+    }
+
+    /// Changes a queue pair, which may be in another shard than connection management.
+    pub(super) fn modify_qp(
+        state: &mut State,
+        now: Instant,
+        qpn: Qpn,
+        attr: &QpAttr,
+    ) -> Result<(), ModifyQpError> {
+        let Some(cm) = Self::of(state) else { return state.engine.modify_qp(now, qpn, attr) };
+        let (siblings, wakes) = (cm.siblings.clone(), Arc::clone(&cm.wakes));
+        siblings.modify_qp(&mut state.engine, &wakes, now, (qpn, attr))
+    }
+
+    /// Brings a queue pair up, which may be in another shard than connection management.
+    pub(super) fn bring_up(
+        state: &mut State,
+        now: Instant,
+        qpn: Qpn,
+        plan: &QpPlan,
+    ) -> Result<(), Error> {
+        let cm = Self::of(state).ok_or(CmError::DeviceGone)?;
+        let (siblings, wakes) = (cm.siblings.clone(), Arc::clone(&cm.wakes));
+        Ok(attr::bring_up(&mut state.engine, (&siblings, &wakes), now, qpn, plan)?)
     }
 
     /// Ends connections with processes of the host that have ended, as `registry` reports them.
@@ -339,7 +366,8 @@ impl Service {
         inner.stage = Stage::Over;
         inner.conn = None;
         if let Some(qp) = inner.qp {
-            let _ = engine.modify_qp(now, qp.qpn, &QpAttr::to(QpState::Err));
+            let err = QpAttr::to(QpState::Err);
+            let _ = self.siblings.modify_qp(engine, &self.wakes, now, (qp.qpn, &err));
         }
     }
 
@@ -354,7 +382,7 @@ impl Service {
         let qp = id.lock().qp;
         let kind = match (qp, self.manager.plan(conn).copied()) {
             (Some(qp), Some(plan)) => {
-                let up = attr::bring_up(engine, now, qp.qpn, &plan);
+                let up = attr::bring_up(engine, (&self.siblings, &self.wakes), now, qp.qpn, &plan);
                 if let Err(e) = up {
                     self.wakes.warn(format_args!("{:?} cannot be brought up: {e}", qp.qpn));
                     let reason = RejReason::CONSUMER;
@@ -515,8 +543,8 @@ pub(super) fn with_scope(mut addr: SocketAddr, scope: u32) -> SocketAddr {
 }
 
 /// Whether the queue pair of an id has received anything since it was brought up.
-fn has_data(engine: &Engine, id: &Shared, plan: &QpPlan) -> bool {
-    let qp = id.lock().qp.and_then(|qp| engine.query_qp(qp.qpn));
+fn has_data(engine: &Engine, siblings: &Siblings, id: &Shared, plan: &QpPlan) -> bool {
+    let qp = id.lock().qp.and_then(|qp| siblings.query_qp(engine, qp.qpn));
     qp.is_some_and(|(attr, _)| attr.rq_psn.is_some_and(|expected| expected != plan.rq_psn))
 }
 

@@ -124,6 +124,16 @@ fn a_queue_pair_that_is_destroyed_leaves_no_train_that_reads_its_memory() {
     replace_link(&contexts[0], |_| Ok(0));
     qp.post_send([SendWr::new(1, SendOp::Send, mr.data(0..4096))]).unwrap();
     let driver = Arc::clone(contexts[0].driver().unwrap());
+    // The driver thread may own the link while the request is posted, and answer the doorbell when
+    // it has released it.
+    soon("the train", {
+        let driver = Arc::clone(&driver);
+        move || {
+            while driver.link().given() == 0 {
+                thread::yield_now();
+            }
+        }
+    });
     assert_eq!(driver.link().given(), 1, "the train waits");
     soon("destroying the queue pair", move || drop(qp));
     assert_eq!(driver.link().waiting_of(1), 0);
@@ -148,8 +158,7 @@ fn a_thread_that_waits_for_the_link_gets_it_before_one_that_takes_it_again_and_a
             // A thread that waits takes microseconds to wake up, and the link is free meanwhile.
             let Some(link) = driver.try_link() else { continue };
             turns += 1;
-            let is_waited_for = || driver.link_waiters.load(Ordering::Relaxed) > 0;
-            while !is_waited_for() && !has_had_it.load(Ordering::Relaxed) {
+            while !driver.locks.is_outer_awaited() && !has_had_it.load(Ordering::Relaxed) {
                 thread::yield_now();
             }
             drop(link);

@@ -157,3 +157,59 @@ fn markers_stand_at_every_512th_byte_and_point_at_their_fpdu() {
     });
     assert_eq!(plain, without.collect::<Vec<_>>());
 }
+
+/// Takes a stream apart as its owner does: whole where that can be.
+fn taken(deframer: &mut Deframer, mut arrived: &[u8], segments: &mut Segments) -> usize {
+    let mut whole = 0;
+    while let Some((header, payload)) = deframer.take_short(&mut arrived).expect("sound") {
+        segments.push((header, payload.to_vec()));
+        whole += 1;
+    }
+    let before = arrived.len();
+    match deframer.next(&mut arrived).expect("sound") {
+        None => return whole,
+        Some(Piece::Header { header, payload }) => {
+            segments.push((header, Vec::with_capacity(payload)));
+        }
+        Some(Piece::Payload(bytes)) => segments.last_mut().expect("header first").1.extend(bytes),
+        Some(Piece::End) => {}
+    }
+    assert!(arrived.len() < before);
+    whole + taken(deframer, arrived, segments)
+}
+
+#[test]
+fn what_is_short_is_taken_whole_if_it_is_there() {
+    let sent = segments();
+    let is_short =
+        |(header, payload): &&(Header, Vec<u8>)| fpdu_len(header.len() + payload.len()) <= SHORT;
+    let short = sent.iter().filter(is_short).count();
+    assert!((40..sent.len()).contains(&short), "some are longer");
+    for crc in [false, true] {
+        let stream = framed(&sent, &mut Framer::new(crc, false));
+        for cut in (0..=stream.len().min(3000)).step_by(7) {
+            let (mut deframer, mut received) = (Deframer::new(crc), Vec::new());
+            let whole = taken(&mut deframer, &stream[..cut], &mut received)
+                + taken(&mut deframer, &stream[cut..], &mut received);
+            assert_eq!(received, sent, "cut at {cut}");
+            assert!((short - 1..=short).contains(&whole), "{whole} of {short}, cut at {cut}");
+        }
+    }
+}
+
+#[test]
+fn what_is_taken_whole_is_checked() {
+    let stream = framed(&vec![(send(1), payload(33))], &mut Framer::new(true, false));
+    for at in LENGTH_LEN + 1..stream.len() {
+        let mut damaged = stream.clone();
+        damaged[at] ^= 0x10;
+        let (mut deframer, mut arrived) = (Deframer::new(true), &damaged[..]);
+        assert_eq!(deframer.take_short(&mut arrived), Err(FramingError::Crc), "byte {at}");
+        assert_eq!(deframer.next(&mut arrived), Err(FramingError::Crc), "it lasts");
+        assert_eq!(deframer.take_short(&mut arrived), Ok(None));
+    }
+    let mut short: &[u8] = &[0, 2, 0xc1, 0x40, 0, 0, 0, 0];
+    let mut deframer = Deframer::new(false);
+    assert_eq!(deframer.take_short(&mut short), Ok(None), "shorter than its header");
+    assert_eq!(deframer.next(&mut short), Err(FramingError::Short { ulpdu: 2 }));
+}

@@ -143,6 +143,8 @@ impl SoftId {
     pub(in crate::cm::soft) fn qp_attr_iwarp(&self, state: QpState) -> Result<QpAttr, Error> {
         match state {
             QpState::Init => Ok(QpAttr::init(Access::REMOTE_WRITE | Access::REMOTE_READ)),
+            // The connection brings it there: nothing is left to a program, as with Linux.
+            QpState::Rtr | QpState::Rts => Ok(QpAttr::default()),
             _ => Err(CmError::WrongState.into()),
         }
     }

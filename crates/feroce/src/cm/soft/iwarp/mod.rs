@@ -168,7 +168,11 @@ impl Agent for IwarpService {
         let mut inner = conn.id.lock();
         (inner.stage, inner.stream) = (Stage::Over, None);
         drop(inner);
-        let status = if event.end == StreamEnd::Cut { -libc::ECONNRESET } else { 0 };
+        let status = match event.end {
+            StreamEnd::Cut => -libc::ECONNRESET,
+            StreamEnd::Stalled => -libc::ETIMEDOUT,
+            StreamEnd::Terminated(_) | StreamEnd::PeerTerminated(_) | StreamEnd::Closed => 0,
+        };
         self.tell(Queued::new(EventKind::Disconnected, &conn.id, status));
     }
 
