@@ -13,8 +13,8 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result, anyhow, ensure};
 use clap::Parser;
 use feroce::{
-    Access, Context, Cq, Cqe, Device, Endpoint, Gid, Mr, Pd, Pmtu, Psn, Qp, QpCap, Qpn, Remote,
-    Rkey, SendOp, SendWr, WcStatus,
+    Access, Context, Cq, Cqe, Device, Endpoint, Gid, Lid, Mr, Pd, Pmtu, Psn, Qp, QpCap, Qpn,
+    Remote, Rkey, SendOp, SendWr, WcStatus,
 };
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
@@ -223,7 +223,7 @@ impl Drop for Peer {
 
 /// An end and memory, in a line.
 fn describe(qp: &Qp, mr: &Mr) -> Result<String> {
-    let Endpoint { gid, qpn, psn, mtu } = qp.endpoint()?;
+    let Endpoint { gid, qpn, psn, mtu, .. } = qp.endpoint()?;
     let ip = std::net::Ipv4Addr::from(gid.as_ipv4().context("an IPv4 address")?);
     let Remote { addr, rkey } = mr.remote(0);
     Ok(format!("{ip} {} {} {} {addr} {}", qpn.get(), psn.get(), mtu.bytes(), rkey.0))
@@ -237,6 +237,7 @@ fn understand(text: &str) -> Result<(Endpoint, Remote)> {
     let ip: std::net::Ipv4Addr = ip.parse()?;
     let endpoint = Endpoint {
         gid: Gid::from_ipv4(ip.octets()),
+        lid: Lid(0),
         qpn: Qpn::new(qpn.parse()?),
         psn: Psn::new(psn.parse()?),
         mtu: Pmtu::at_most(mtu.parse()?).context("an MTU")?,

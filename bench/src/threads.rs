@@ -1,13 +1,14 @@
 //! Two threads of one process that exchange messages over one device, each polling a completion
 //! queue of its own. Threads that exchange bytes through pipes do the same beside them: a ratio of
 //! the two depends less on what else the machine does. One thread that does the work of both shows
-//! what the exchange takes where nothing moves from one processor's cache to another's.
+//! what the exchange takes where nothing moves from one processor's cache to another's. On a device
+//! with two shards, each thread has one to itself.
 
 use std::io::{Read as _, Write as _, pipe};
 use std::thread;
 use std::time::Instant;
 
-use feroce::{Access, Cq, Device, Mr, Qp, QpCap, SendOp, SendWr, WcOpcode};
+use feroce::{Access, Cq, Device, Mr, Qp, QpCap, SendOp, SendWr, Settings, WcOpcode};
 
 use crate::Effort;
 use crate::report::{Figure, Wanted};
@@ -17,19 +18,30 @@ const COUNT: u32 = 500;
 
 /// Microseconds of an exchange, and its ratio to one through pipes.
 pub(crate) fn threads(effort: Effort) -> Result<Vec<Figure>, String> {
-    let (mut times, mut alone, mut ratios) = (Vec::new(), Vec::new(), Vec::new());
-    let mut ends = pair().map_err(|e| format!("cannot open a device: {e}"))?;
+    let open = |shards| pair(shards).map_err(|e| format!("cannot open a device: {e}"));
+    let (mut ends, mut apart) = (open(1)?, open(2)?);
+    let (mut times, mut alone, mut sharded) = (Vec::new(), Vec::new(), Vec::new());
+    let (mut ratios, mut sharded_ratios) = (Vec::new(), Vec::new());
+    let exchange = |seconds: f64| seconds / f64::from(COUNT) * 1e6;
     through_device(&mut ends);
+    through_device(&mut apart);
     for _ in 0..effort.samples() / 5 {
         let (ours, theirs) = (through_device(&mut ends), through_pipes()?);
-        times.push(ours / f64::from(COUNT) * 1e6);
-        alone.push(by_one_thread(&mut ends) / f64::from(COUNT) * 1e6);
+        let by_shards = through_device(&mut apart);
+        times.push(exchange(ours));
+        sharded.push(exchange(by_shards));
+        alone.push(exchange(by_one_thread(&mut ends)));
         ratios.push(ours / theirs);
+        sharded_ratios.push(by_shards / theirs);
     }
+    let wanted = Wanted::AtMost(1.0);
     Ok(vec![
         Figure::new("SEND there and back between two threads", "us", times),
+        Figure::new("the same, each with a shard", "us", sharded),
         Figure::new("SEND there and back by one thread", "us", alone),
-        Figure::new("SEND there and back: of pipes", "ratio", ratios).wanted(Wanted::AtMost(1.0)),
+        Figure::new("SEND there and back: of pipes", "ratio", ratios).wanted(wanted),
+        Figure::new("the same, each with a shard: of pipes", "ratio", sharded_ratios)
+            .wanted(wanted),
     ])
 }
 
@@ -40,8 +52,9 @@ struct End {
     mr: Mr,
 }
 
-fn pair() -> Result<[End; 2], feroce::Error> {
-    let context = Device::at([[127, 0, 77, 1].into()]).open()?;
+fn pair(shards: u8) -> Result<[End; 2], feroce::Error> {
+    let settings = Settings { shards, ..Settings::load()? };
+    let context = Device::at([[127, 0, 77, shards].into()]).open_with(settings)?;
     let pd = context.alloc_pd()?;
     let end = || {
         let cq = context.create_cq(64)?;

@@ -99,6 +99,7 @@ fn rate(seconds: f64) -> Result<f64> {
 
 fn requests() -> Result<u64> {
     let seen = watch::look()?;
+    ensure!(seen.silent.is_empty(), "processes {:?} do not answer", seen.silent);
     Ok(seen.devices.iter().flat_map(|device| &device.qps).map(|qp| qp.counters.requests).sum())
 }
 

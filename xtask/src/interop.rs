@@ -9,7 +9,8 @@
 //!   not move, [`forged`] that they can, [`observed`] what cells must agree on; [`table`] writes
 //!   `docs/INTEROP.md` and `docs/INTEROP-SIW.md`.
 //! - [`alone`] are cells that need no cable: feroce on the kernel's driver, in the guest.
-//! - [`disks`] is a task of its own: the kernel's NVMe host and target.
+//! - [`disks`] is a task of its own: the kernel's NVMe host and target, whose ends are
+//!   [`disk_ends`]; [`mirror`] makes one disk of several.
 
 mod agent;
 mod alone;
@@ -18,11 +19,13 @@ mod cell;
 mod cells;
 mod counters;
 mod cpio;
+mod disk_ends;
 pub(crate) mod disks;
 mod driver;
 mod forged;
 mod image;
 mod lab;
+mod mirror;
 mod observed;
 mod ready;
 mod rows;

@@ -16,6 +16,7 @@ mod fuzz;
 mod interop;
 mod manifest;
 mod packages;
+mod scale;
 mod shell;
 mod sim;
 mod soak;
@@ -39,6 +40,7 @@ Commands:
   swarm    Run seeded simulations of the whole stack, or replay one seed
   sim      Compare simulated fabrics with results of ns-3
   fabric   Compare what programs measure on a fabric in real time with its model
+  scale    Build what measures how traffic spreads over processors
   soak     Run random operations, and processes that are killed, for a while
   fuzz     Run the fuzz targets for a while
   book     Build the pages of docs/ as a book, with ladders drawn from captures
@@ -71,6 +73,7 @@ const TASKS: &[Task] = &[
     ("swarm", swarm::HELP, swarm::main),
     ("sim", sim::HELP, sim::main),
     ("fabric", fabric::HELP, fabric::main),
+    ("scale", scale::HELP, scale::main),
     ("soak", soak::HELP, soak::main),
     ("fuzz", fuzz::HELP, fuzz::main),
     ("book", book::HELP, book::main),

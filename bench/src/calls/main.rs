@@ -40,6 +40,9 @@ struct Args {
     /// Only these libraries.
     #[arg(long, value_enum, value_delimiter = ',')]
     only: Vec<Library>,
+    /// Only these calls.
+    #[arg(long, value_enum, value_delimiter = ',')]
+    calls: Vec<Calls>,
     /// Serve calls of this library.
     #[arg(long, hide = true)]
     serve: Option<Library>,
@@ -63,6 +66,16 @@ enum Library {
     Tarpc,
     /// tonic, unary calls of bytes.
     Tonic,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
+enum Calls {
+    /// Echoes, one at a time.
+    One,
+    /// Echoes, 32 at a time.
+    Many,
+    /// Fetches.
+    Fetch,
 }
 
 /// A client of any library. Cheap to clone.
@@ -198,24 +211,42 @@ fn round(library: Library, args: &Args, runtime: &tokio::runtime::Runtime) -> Re
     BufReader::new(peer.0.stdout.take().context("a pipe")?).read_line(&mut line)?;
     let to = line.trim().parse().with_context(|| format!("{library:?} does not serve"))?;
     let time = Duration::try_from_secs_f64(args.seconds)?;
+    let time_of = |calls| {
+        let is_wanted = args.calls.is_empty() || args.calls.contains(&calls);
+        if is_wanted { time } else { Duration::ZERO }
+    };
+    let times = [Calls::One, Calls::Many, Calls::Fetch].map(time_of);
     // As a task, so that a runtime of several threads uses them.
-    runtime.block_on(async { tokio::spawn(measure(library, to, time)).await? })
+    runtime.block_on(async { tokio::spawn(measure(library, to, times)).await? })
 }
 
-async fn measure(library: Library, to: SocketAddr, time: Duration) -> Result<Figures> {
+async fn measure(library: Library, to: SocketAddr, times: [Duration; 3]) -> Result<Figures> {
     let client = Client::connect(library, to).await?;
     let body = [7; LEN];
     // The first few find cold caches.
     for _ in 0..100 {
         client.echo(&body).await?;
     }
+    let [one, many, fetch] = times;
+    Ok(Figures {
+        echo_us: echo_us(&client, &body, one).await?,
+        echoes_per_s: echoes_per_s(&client, body, many).await?,
+        fetch_us: fetch_us(&client, fetch).await?,
+    })
+}
+
+async fn echo_us(client: &Client, body: &[u8], time: Duration) -> Result<f64> {
     let mut echoes = Vec::new();
     let begun = now();
     while begun.elapsed() < time {
         let begin = now();
-        client.echo(&body).await?;
+        client.echo(body).await?;
         echoes.push(begin.elapsed().as_secs_f64() * 1e6);
     }
+    Ok(median(echoes))
+}
+
+async fn echoes_per_s(client: &Client, body: [u8; LEN], time: Duration) -> Result<f64> {
     let begun = now();
     let callers: Vec<_> = (0..MANY)
         .map(|_| {
@@ -234,7 +265,10 @@ async fn measure(library: Library, to: SocketAddr, time: Duration) -> Result<Fig
     for caller in callers {
         count += caller.await??;
     }
-    let echoes_per_s = count as f64 / begun.elapsed().as_secs_f64();
+    Ok(count as f64 / begun.elapsed().as_secs_f64())
+}
+
+async fn fetch_us(client: &Client, time: Duration) -> Result<f64> {
     let mut fetches = Vec::new();
     let begun = now();
     while begun.elapsed() < time {
@@ -242,7 +276,7 @@ async fn measure(library: Library, to: SocketAddr, time: Duration) -> Result<Fig
         client.fetch().await?;
         fetches.push(begin.elapsed().as_secs_f64() * 1e6);
     }
-    Ok(Figures { echo_us: median(echoes), echoes_per_s, fetch_us: median(fetches) })
+    Ok(median(fetches))
 }
 
 fn median(mut times: Vec<f64>) -> f64 {

@@ -256,7 +256,7 @@ fn bench() -> Outcome<Done> {
 fn examples() -> Outcome<Done> {
     let examples = |what: &[&str]| {
         let mut command = cargo([what[0], "--manifest-path", "examples/Cargo.toml"]);
-        command.arg("--target-dir").arg(target_dir().join("examples")).args(&what[1..]);
+        command.arg("--target-dir").arg(target_dir()).args(&what[1..]);
         command
     };
     run(&mut examples(&["clippy", "--all-targets", "--", "-D", "warnings"]))?;

@@ -33,5 +33,5 @@ pub(super) fn qemu(feroce: &Path, _folder: &Path) -> Outcome<String> {
     let mut script = Command::new("python3");
     script.arg(root().join("xtask/src/clients/qemu.py")).arg(feroce);
     run(&mut limited(script, LIMIT))?;
-    Ok("qemu-system-x86: a running machine was migrated over RDMA".to_owned())
+    Ok("qemu-system-x86: a running machine was migrated over RoCEv2 and over iWARP".to_owned())
 }

@@ -1,4 +1,5 @@
-"""Migrates a running machine from one QEMU to another over RDMA, and checks that it runs on.
+"""Migrates a running machine from one QEMU to another over RDMA, and checks that it runs on: over
+RoCEv2, and then over iWARP.
 
 Usage: qemu.py FEROCE
 """
@@ -13,6 +14,7 @@ import time
 
 FEROCE = sys.argv[1]
 ADDRESS = "127.123.0.3"
+PORT = 7499
 LIMIT_S = 120
 
 # The boot sector writes a counter to the port of the debug console for ever: a machine that runs.
@@ -22,13 +24,14 @@ BOOT = bytes([0xFE, 0xC0, 0xE6, 0xE9, 0xEB, 0xFA]).ljust(510, b"\0") + b"\x55\xa
 class Machine:
     """A QEMU with its monitor."""
 
-    def __init__(self, folder, name, *options):
+    def __init__(self, transport, folder, name, *options):
         self.monitor_path = str(folder / name)
         self.console = folder / f"{name}.console"
         disk = folder / "disk"
         disk.write_bytes(BOOT)
         self.process = subprocess.Popen(
-            [FEROCE, "run", "--address", ADDRESS, "--", "qemu-system-x86_64"]
+            [FEROCE, "run", "--transport", transport, "--address", ADDRESS, "--"]
+            + ["qemu-system-x86_64"]
             + ["-machine", "pc,accel=tcg", "-m", "64", "-nodefaults", "-display", "none"]
             + ["-drive", f"file={disk},format=raw,if=floppy,readonly=on"]
             + ["-debugcon", f"file:{self.console}"]
@@ -75,12 +78,19 @@ class Machine:
         assert self.process.wait() == 0
 
 
-def main():
+def listens():
+    """Whether a TCP connection to the port can be made: over iWARP it is one of TCP."""
+    with socket.socket() as probe:
+        return probe.connect_ex((ADDRESS, PORT)) == 0
+
+
+def migrate(transport):
     with tempfile.TemporaryDirectory() as folder:
-        uri = f"rdma:{ADDRESS}:7499"
+        uri = f"rdma:{ADDRESS}:{PORT}"
         folder = pathlib.Path(folder)
-        target = Machine(folder, "target", "-incoming", uri)
-        source = Machine(folder, "source")
+        target = Machine(transport, folder, "target", "-incoming", uri)
+        assert listens() == (transport == "iwarp")
+        source = Machine(transport, folder, "source")
         source.runs()
         source.ask("migrate", uri=uri)
         end = time.monotonic() + LIMIT_S
@@ -94,7 +104,8 @@ def main():
         transferred = state["ram"]["transferred"]
         source.quit()
         target.quit()
-        print(f"a running machine moved, with {transferred} bytes of memory sent")
+        print(f"{transport}: a running machine moved, with {transferred} bytes of memory sent")
 
 
-main()
+for transport in ["roce", "iwarp"]:
+    migrate(transport)

@@ -1,21 +1,18 @@
 //! `cargo xtask disks`: the kernel's own NVMe host uses disks that feroce serves.
 
-use std::fs::{self, File};
-use std::os::unix::fs::MetadataExt as _;
-use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
-use std::thread::park_timeout;
-
-use core::time::Duration;
+use std::fs;
+use std::path::Path;
+use std::process::Command;
 
 use super::cells::Network;
+use super::disk_ends::{Guest, Served};
 use super::driver::Driver;
 use super::image::Image;
-use super::lab::{self, Lab, Running, Side, in_guest, start_in_guest};
-use super::{PAUSE, deadline, failed, is_past, now};
+use super::lab::{self, Lab, Side};
+use super::{failed, mirror, now};
 use crate::args::Args;
 use crate::packages::{self, Package};
-use crate::shell::{cargo, root, run, target_dir};
+use crate::shell::{cargo, run, target_dir};
 use crate::{Failure, Outcome};
 
 pub(crate) const HELP: &str = "\
@@ -25,6 +22,12 @@ verification, the target ended and started again under load, disconnect. Then `f
 and writes a disk of the kernel's own target. Takes about two minutes.
 Needs QEMU, but neither KVM nor hardware; root only to install packages.
 
+With --mirror, three processes serve a disk each, and that kernel makes a mirror of them with md and
+a volume with LVM on it. A target is killed while fio writes with verification: the mirror goes on,
+the disk returns, and what was written meanwhile is copied to it. Then another target is killed, and
+all files are compared. At last the kernel makes a stripe with LVM, which waits for a target that is
+killed and started again. Takes about four minutes.
+
 With one of the other options, only that, without a machine: processes `feroce disk serve` and a
 host that writes, flushes and notes what was acknowledged are killed at moments that follow from a
 seed, and started again; or the file system under the disk loses its power. The disk is compared
@@ -32,10 +35,11 @@ after that: nothing acknowledged (after a loss of power: nothing flushed) is los
 mixture, none holds what was not written. Or messages that are almost right are given to controllers
 and parsers, and one in fifty over queue pairs.
 
-Usage: cargo xtask disks [--driver NAME] [--suite NAME]
+Usage: cargo xtask disks [--mirror] [--driver NAME] [--suite NAME]
        cargo xtask disks [--kills N] [--power N] [--capsules N] [--seed S]
 
 Options:
+  --mirror       A mirror and a stripe of three disks
   --driver NAME  What the kernel's end speaks: rxe (default), or siw for iWARP
   --suite NAME   Take the kernel from another suite of Debian, such as bookworm-backports
   --kills N      Kill N processes
@@ -57,17 +61,11 @@ const PACKAGES: &[Package] = &[
 /// Bytes of the disk.
 const SIZE: u64 = 256 << 20;
 
-/// Blocks of 512 bytes that the file must have got before the target is ended.
-const SOME: u64 = 256;
-
-/// How long a step may take where a busy machine emulates another.
-const LIMIT: Duration = Duration::from_secs(110);
-
 const SUBSYSTEM: &str = "nqn.2024-01.com.example:disks";
-const HOST: &str = "nqn.2024-01.com.example:guest";
 
 pub(crate) fn main(mut args: Args) -> Outcome {
     let is_inside = args.flag("--inside");
+    let is_mirror = args.flag("--mirror");
     let suite: Option<String> = args.value("--suite")?;
     let driver = Driver::of_option(args.value("--driver")?)?;
     let mut campaigns = Vec::new();
@@ -81,13 +79,18 @@ pub(crate) fn main(mut args: Args) -> Outcome {
         return campaigns.iter().try_for_each(|(campaign, count)| campaign.run(*count, seed));
     }
     if is_inside {
-        return run_steps(&Image::prepare(suite.as_deref(), driver)?, driver);
+        let run = if is_mirror { mirror::run_steps } else { run_steps };
+        return run(&Image::prepare(suite.as_deref(), driver)?, driver);
     }
     packages::require(PACKAGES)?;
+    if is_mirror {
+        packages::require(mirror::PACKAGES)?;
+    }
     run(&mut cargo(["build", "-p", "feroce-cli"]))?;
     Image::prepare(suite.as_deref(), driver)?;
     let mut again = lab::inside(packages::is_root(), "disks")?;
-    again.arg("--inside").args(suite.map(|suite| format!("--suite={suite}")));
+    again.arg("--inside").args(is_mirror.then_some("--mirror"));
+    again.args(suite.map(|suite| format!("--suite={suite}")));
     again.arg(format!("--driver={}", driver.name()));
     run(&mut again)
 }
@@ -144,32 +147,25 @@ fn run_steps(image: &Image, driver: Driver) -> Outcome {
     println!("disks: booting Linux {} with {}", image.version, driver.name());
     let _lab = Lab::boot(image)?;
     let folder = target_dir().join("interop");
-    let disk = folder.join("disk.img");
-    let made = File::create(&disk).and_then(|file| file.set_len(SIZE));
-    made.map_err(|e| failed(&disk, e))?;
-    let target = Target::start(&folder, &disk, driver)?;
-    let modules = image.kernel.parent().and_then(Path::parent).unwrap_or(&image.kernel);
-    let guest = Guest { modules: in_guest(modules) };
+    let ours = Side::Ours.address(Network::V4);
+    let (disk, subsystem) = (folder.join("disk.img"), SUBSYSTEM.to_owned());
+    let served = Served { disk, subsystem, address: ours.to_owned(), driver };
+    served.make(SIZE)?;
+    let target = served.start()?;
+    let guest = Guest::new(image, "disks.sh");
     for step in ["refused", "connect", "files", "verify"] {
-        guest.run(step)?;
+        guest.run(step, &[ours])?;
     }
-    // The file has no blocks there until the guest writes.
-    let before = blocks(&disk)?;
+    let before = target.written()?;
     let begun = now();
-    let running = guest.start("killed")?;
-    let limit = deadline(LIMIT);
-    while blocks(&disk)? < before + SOME {
-        if is_past(limit) {
-            return Err(Failure::Failed("the guest does not write".into()));
-        }
-        park_timeout(PAUSE);
-    }
+    let running = guest.start("killed", &[ours])?;
+    target.await_writes(before)?;
     drop(target);
-    let _target = Target::start(&folder, &disk, driver)?;
+    let _target = served.start()?;
     guest.finish("killed", running, begun.elapsed())?;
-    guest.run("disconnect")?;
-    fs::remove_file(&disk).map_err(|e| failed(&disk, e))?;
-    guest.run("export")?;
+    guest.run("disconnect", &[ours])?;
+    fs::remove_file(&served.disk).map_err(|e| failed(&served.disk, e))?;
+    guest.run("export", &[Side::Kernel.address(Network::V4)])?;
     use_kernels_disk(&folder, driver)?;
     println!("disks: 8 steps ran, 0 failed");
     Ok(())
@@ -204,78 +200,4 @@ fn use_kernels_disk(folder: &Path, driver: Driver) -> Outcome {
     }
     println!("the kernel's disk: ok ({:.1} s)", begun.elapsed().as_secs_f64());
     Ok(())
-}
-
-/// Blocks of 512 bytes that a file occupies.
-fn blocks(path: &Path) -> Outcome<u64> {
-    Ok(fs::metadata(path).map_err(|e| failed(path, e))?.blocks())
-}
-
-/// The machine that uses the disks.
-struct Guest {
-    /// Where it finds modules of its kernel.
-    modules: String,
-}
-
-impl Guest {
-    fn start(&self, step: &str) -> Outcome<Running> {
-        let script = in_guest(&root().join("interop/disks.sh"));
-        let side = if step == "export" { Side::Kernel } else { Side::Ours };
-        let address = side.address(Network::V4);
-        let words = ["sh", &script, step, &self.modules, address].map(str::to_owned);
-        Ok(Running::Guest(start_in_guest(&words)?))
-    }
-
-    fn finish(&self, step: &str, running: Running, before: Duration) -> Outcome {
-        let begun = now();
-        let end = running.finish(LIMIT)?;
-        if end.is_success() {
-            println!("{step}: ok ({:.1} s)", (before + begun.elapsed()).as_secs_f64());
-            return Ok(());
-        }
-        let log = ["sh", "-c", "dmesg | tail -n 30"].map(str::to_owned);
-        let log = lab::run_in_guest(&log)?;
-        Err(Failure::Failed(format!("{step}: {end}\nthe kernel says:\n{}", log.output)))
-    }
-
-    fn run(&self, step: &str) -> Outcome {
-        let running = self.start(step)?;
-        self.finish(step, running, Duration::ZERO)
-    }
-}
-
-/// A target, which ends with this value at once and without a word to its hosts.
-struct Target(Child);
-
-impl Target {
-    fn start(folder: &Path, disk: &Path, driver: Driver) -> Outcome<Self> {
-        let path: PathBuf = folder.join("disks.out");
-        let output = File::create(&path).map_err(|e| failed(&path, e))?;
-        let program = target_dir().join("debug/feroce");
-        let mut command = Command::new(&program);
-        command.args(["disk", "serve", "--nqn", SUBSYSTEM, "--allow", HOST, "--listen"]);
-        command.arg(Side::Ours.address(Network::V4)).arg(disk);
-        command.stdin(Stdio::null()).stdout(output).envs(driver.settings());
-        let mut target = Self(command.spawn().map_err(|e| failed(&program, e))?);
-        let limit = deadline(LIMIT);
-        loop {
-            let said = fs::read_to_string(&path).map_err(|e| failed(&path, e))?;
-            if said.contains("serving ") {
-                return Ok(target);
-            }
-            let ended = target.0.try_wait().map_err(|e| failed(&program, e))?;
-            if ended.is_some() || is_past(limit) {
-                return Err(Failure::Failed(format!("the target does not start: {said}")));
-            }
-            park_timeout(PAUSE);
-        }
-    }
-}
-
-impl Drop for Target {
-    fn drop(&mut self) {
-        // It may have ended by itself.
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
 }

@@ -34,7 +34,7 @@ const MTU: &str = "4500";
 const QUEUE: u32 = 20_000;
 
 /// Our end of the cable.
-const CABLE: &str = "cable";
+pub(super) const CABLE: &str = "cable";
 
 /// The guest on the network of QEMU, over which it is told what to do: faults of the cable do not
 /// matter there.

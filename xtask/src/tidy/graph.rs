@@ -10,7 +10,7 @@ const GRAPH: &[(&str, &[&str])] = &[
     ("mem", &["wire"]),
     ("train", &["wire", "mem"]),
     ("fabric", &["train"]),
-    ("subnet", &["wire", "train"]),
+    ("subnet", &["wire", "train", "fabric"]),
     ("umad", &["wire"]),
     ("engine", &["wire", "mem", "ring", "train"]),
     ("cm", &["wire", "train"]),
