@@ -33,12 +33,14 @@ struct Programs(Vec<Child>);
 
 impl Drop for Programs {
     fn drop(&mut self) {
+        // Together: a program whose peer is gone may end by itself. One that has ended before has
+        // failed the test already.
+        let running = self.0.iter().flat_map(|process| children(process.id())).collect::<Vec<_>>();
+        if !running.is_empty() {
+            signal(&running, "KILL");
+        }
         for process in &mut self.0 {
-            // One that has ended by itself has failed the test already.
-            if let Ok(None) = process.try_wait() {
-                signal(&children(process.id()), "KILL");
-                let _ = process.wait();
-            }
+            let _ = process.wait();
         }
     }
 }
