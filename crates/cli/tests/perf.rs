@@ -102,6 +102,23 @@ fn events_depths_lists_and_several_queue_pairs() {
 }
 
 #[test]
+fn several_threads() {
+    for op in ["write", "read", "send", "atomic"] {
+        let row = row(&[op, "bw", "--threads", "3", "-b", "-n", "200", "-s", "8"]);
+        assert_eq!((row["qps"].as_u64(), row["threads"].as_u64()), (Some(3), Some(3)), "{op}");
+        assert_eq!(row["iterations"], 2 * 3 * 200, "{op}");
+    }
+    let datagrams = ["send", "bw", "-c", "ud", "--threads", "2", "-q", "4", "-n", "100"];
+    let row = row(&[&datagrams[..], &["-s", "64"]].concat());
+    assert_eq!((row["qps"].as_u64(), row["threads"].as_u64()), (Some(4), Some(2)));
+    let refused = output(&["write", "bw", "--both", "--threads", "2", "-q", "3"]);
+    let why = String::from_utf8_lossy(&refused.stderr);
+    assert!(why.contains("-q 3: not as many queue pairs for each of 2 threads"), "{why}");
+    let refused = output(&["write", "lat", "--both", "--threads", "2"]);
+    assert_eq!(refused.status.code(), Some(1));
+}
+
+#[test]
 fn both_ways() {
     for op in ["write", "read", "send"] {
         assert_eq!(row(&[op, "bw", "-b", "-n", "200", "-s", "2048"])["iterations"], 400, "{op}");

@@ -1,7 +1,8 @@
 #!/bin/sh
 # Measures how feroce scales over the processors of this machine: `feroce perf` between two network
 # namespaces that a veth pair joins (MTU 9000), with 1, 4 and 16 queue pairs and 1, 4 and 8 shards,
-# beside iperf3. Prints one table. Needs no privilege where users may have namespaces.
+# beside iperf3, and small messages also by a thread for each shard. Prints one table. Needs no
+# privilege where users may have namespaces.
 #
 # Usage: scale.sh [SECONDS]     each measurement takes so long (default: 2)
 # shellcheck disable=SC2086
@@ -70,14 +71,19 @@ else
     echo 'iperf3 is not here'
 fi
 printf '%-22s %4s %12s %12s %12s\n' operation QPs '1 shard' '4 shards' '8 shards'
-for row in 'write 1M Gb/s' 'send 1M Gb/s' 'read 1M Gb/s' 'write 8 M/s'; do
+for row in 'write 1M Gb/s' 'send 1M Gb/s' 'read 1M Gb/s' 'write 8 M/s' 'write 8 M/s threads'; do
     set -- $row
-    op=$1 size=$2 unit=$3
+    op=$1 size=$2 unit=$3 by=${4:-}
     for qps in 1 4 16; do
-        line=$(printf '%-22s %4d' "$op $size, $unit" $qps)
+        # A thread for each shard needs queue pairs for all.
+        if [ -n "$by" ] && [ $qps -lt 16 ]; then continue; fi
+        line=$(printf '%-22s %4d' "$op $size, $unit${by:+, $by}" $qps)
         for shards in 1 4 8; do
             if [ "$unit" = M/s ]; then
-                value=$(figure $shards msg_per_s "$op" bw -s "$size" -q $qps -t 512 -l 32)
+                threads=1
+                [ -z "$by" ] || threads=$shards
+                value=$(figure $shards msg_per_s "$op" bw -s "$size" -q $qps -t 512 -l 32 \
+                    --threads $threads)
                 value=$(echo "$value" | awk '{ printf "%.2f", $1 / 1e6 }')
             else
                 value=$(figure $shards gbit_per_s "$op" bw -s "$size" -q $qps -t 16)

@@ -54,9 +54,13 @@ pub(crate) struct Args {
     /// one in 64 where latency is measured].
     #[arg(short = 'Q', long, default_value_t = 0, hide_default_value = true)]
     cq_mod: u32,
-    /// Queue pairs.
-    #[arg(short, long, default_value_t = 1)]
-    qps: u32,
+    /// Queue pairs [default: one for each thread].
+    #[arg(short, long)]
+    qps: Option<u32>,
+    /// Threads of each side, with queue pairs and completion queues of their own. On a device with
+    /// several shards (`FEROCE_SHARDS`), as many threads keep them busy.
+    #[arg(long, default_value_t = 1)]
+    threads: u32,
     /// Service.
     #[arg(short, long = "connection", value_enum, ignore_case = true, default_value = "rc")]
     connection: Service,
@@ -143,7 +147,8 @@ impl Args {
             rx_depth: self.rx_depth,
             cq_mod: self.cq_mod,
             post_list: self.post_list,
-            qps: self.qps,
+            qps: self.qps.unwrap_or(self.threads),
+            threads: self.threads,
             mtu: self.mtu,
             inline: self.inline,
             events: self.events,

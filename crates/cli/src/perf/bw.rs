@@ -263,7 +263,7 @@ pub(crate) fn run(
         if let Some(pump) = &mut pump {
             busy |= pump.turn(end, &mut sample)?;
             if pump.ended.is_some() && !told {
-                side.send(Message::Done { sent: pump.posted() })?;
+                side.send(Message::Done { thread: 0, sent: pump.posted() })?;
                 told = true;
             }
             progress.tick(pump.completed());
@@ -291,7 +291,7 @@ pub(crate) fn run(
             false => None,
         };
         match heard {
-            Some(Message::Done { sent }) => peer_sent = Some(sent),
+            Some(Message::Done { sent, .. }) => peer_sent = Some(sent),
             Some(Message::Credits { qp, receives }) => {
                 let flow = pump.as_mut().and_then(|pump| pump.flows.get_mut(qp));
                 let flow = flow.context("the other side has another number of QPs")?;

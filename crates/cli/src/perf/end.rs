@@ -125,9 +125,22 @@ impl End {
         self.before = self.context.counters();
     }
 
-    /// Creates the queue pairs and the memory.
-    pub(crate) fn open(place: &Place, spec: &Spec) -> anyhow::Result<Self> {
+    /// Opens the device, with an end for each thread.
+    pub(crate) fn open_all(place: &Place, spec: &Spec) -> anyhow::Result<Vec<Self>> {
         let context = place.device.open().context("cannot open the device")?;
+        let of_thread = Spec { qps: spec.qps / spec.threads, ..spec.clone() };
+        let ends = (0..spec.threads).map(|_| Self::open(&context, place, &of_thread));
+        let mut ends = ends.collect::<anyhow::Result<Vec<Self>>>()?;
+        // A device gives its shards queue pairs in turn. So each thread has those of one shard if
+        // there are as many shards as threads.
+        for _ in 0..of_thread.qps {
+            ends.iter_mut().try_for_each(Self::add_qp)?;
+        }
+        Ok(ends)
+    }
+
+    /// Creates the completion queues and the memory.
+    fn open(context: &Context, place: &Place, spec: &Spec) -> anyhow::Result<Self> {
         let port = context.port();
         let mut mtu = port.active_mtu;
         if let Some(bytes) = spec.mtu {
@@ -141,7 +154,7 @@ impl End {
             spec.fit_iwarp(context.attr().atomic_cap != AtomicCap::None)?;
         }
         spec.fit_datagrams(mtu.bytes())?;
-        let ids = if spec.by_cm { Some(Ids::new(&context)?) } else { None };
+        let ids = if spec.by_cm { Some(Ids::new(context)?) } else { None };
         let channel = context.create_comp_channel()?;
         let send_cq = context.create_cq_with(spec.tx_depth * spec.qps + 16, &channel)?;
         let recv_cq = context.create_cq_with(spec.rx_depth * spec.qps + 16, &channel)?;
@@ -162,29 +175,14 @@ impl End {
         for i in 0..spec.qps as usize {
             mr.write_at(i * slot, &bytes)?;
         }
-        let cap = QpCap {
-            max_send_sge: 1,
-            max_recv_sge: 1,
-            max_inline: spec.inline,
-            ..QpCap::new(spec.tx_depth + 1, spec.rx_depth)
-        };
-        let mut qps = Vec::new();
-        for _ in 0..spec.qps {
-            let builder = match spec.service {
-                Service::Rc => pd.rc_qp(&send_cq, &recv_cq, cap),
-                Service::Uc => pd.uc_qp(&send_cq, &recv_cq, cap),
-                Service::Ud => pd.ud_qp(&send_cq, &recv_cq, cap),
-            };
-            qps.push(builder.create().context("cannot make a queue pair")?);
-        }
         Ok(Self {
-            context,
+            context: context.clone(),
             pd,
             channel,
             send_cq,
             recv_cq,
             ids,
-            qps,
+            qps: Vec::new(),
             mr,
             spec,
             mtu,
@@ -196,6 +194,24 @@ impl End {
             peers: Vec::new(),
             before: Counters::default(),
         })
+    }
+
+    /// Creates a queue pair.
+    fn add_qp(&mut self) -> anyhow::Result<()> {
+        let Self { pd, send_cq, recv_cq, spec, .. } = self;
+        let cap = QpCap {
+            max_send_sge: 1,
+            max_recv_sge: 1,
+            max_inline: spec.inline,
+            ..QpCap::new(spec.tx_depth + 1, spec.rx_depth)
+        };
+        let builder = match spec.service {
+            Service::Rc => pd.rc_qp(send_cq, recv_cq, cap),
+            Service::Uc => pd.uc_qp(send_cq, recv_cq, cap),
+            Service::Ud => pd.ud_qp(send_cq, recv_cq, cap),
+        };
+        self.qps.push(builder.create().context("cannot make a queue pair")?);
+        Ok(())
     }
 
     /// What the peer must know to connect.

@@ -237,7 +237,7 @@ pub(crate) fn lead(
     player.replenish()?;
     let sent = player.posted;
     clear(end, size)?;
-    side.send(Message::Done { sent })?;
+    side.send(Message::Done { thread: 0, sent })?;
     let elapsed_ns = nanos(before - started);
     Ok((Tally { sent, elapsed_ns, ..Tally::default() }, sample))
 }

@@ -26,6 +26,12 @@ impl Sample {
         self.0.saturating_record(ns.max(1));
     }
 
+    /// Adds the times of another sample.
+    pub(crate) fn add(&mut self, other: &Self) {
+        // All samples have the same bounds.
+        let _ = self.0.add(&other.0);
+    }
+
     /// A quantile in microseconds.
     pub(crate) fn us(&self, quantile: f64) -> f64 {
         round(self.0.value_at_quantile(quantile) as f64 / 1e3, 3)
@@ -40,6 +46,7 @@ pub(crate) struct Row {
     pub(crate) service: Service,
     pub(crate) size: usize,
     pub(crate) qps: u32,
+    pub(crate) threads: u32,
     pub(crate) mtu: usize,
     pub(crate) iterations: u64,
     pub(crate) elapsed_s: f64,
@@ -87,6 +94,7 @@ impl Row {
             service: spec.service,
             size,
             qps: spec.qps,
+            threads: spec.threads,
             mtu,
             iterations: messages as u64,
             elapsed_s: round(elapsed_s, 6),
@@ -145,8 +153,12 @@ impl Table {
             (_, Mode::Bw) if spec.bidirectional => "bandwidth, both ways together",
             (_, Mode::Bw) => "bandwidth",
         };
+        let threads = match spec.threads {
+            1 => String::new(),
+            n => format!(", {n} threads"),
+        };
         println!(
-            "{} {what}: {service}, {} QP, MTU {mtu}, {from} -> {to}",
+            "{} {what}: {service}, {} QP{threads}, MTU {mtu}, {from} -> {to}",
             spec.op.name(),
             spec.qps
         );

@@ -14,6 +14,7 @@ mod reference;
 mod session;
 mod side;
 mod spec;
+mod threads;
 
 use std::net::{IpAddr, Ipv4Addr, TcpListener, TcpStream};
 use std::process::ExitCode;

@@ -8,7 +8,7 @@ use super::path::Counted;
 use super::progress::Progress;
 use super::side::{Message, Side, Tally, VERSION, unexpected};
 use super::spec::{Amount, Mode, Op, Service, Spec};
-use super::{bw, clock, lat, stop};
+use super::{clock, lat, stop, threads};
 
 /// The client: tells the server what to measure, and shows the results.
 pub(crate) fn lead(
@@ -17,31 +17,36 @@ pub(crate) fn lead(
     spec: &Spec,
     table: Table,
 ) -> anyhow::Result<Vec<Row>> {
-    let mut end = End::open(place, spec)?;
-    side.send(Message::Hello { version: VERSION, spec: end.spec.clone() })?;
-    let peer = match side.answer()? {
-        Message::Ends(peer) => peer,
-        other => return Err(unexpected(&other)),
-    };
-    let own = end.ends()?;
-    end.connect(&peer)?;
-    side.send(Message::Ends(own.clone()))?;
+    let mut ends = End::open_all(place, spec)?;
+    side.send(Message::Hello { version: VERSION, spec: whole(&ends) })?;
+    let mut peers = Vec::new();
+    for _ in &ends {
+        match side.answer()? {
+            Message::Ends(peer) => peers.push(peer),
+            other => return Err(unexpected(&other)),
+        }
+    }
+    for (end, peer) in ends.iter_mut().zip(&peers) {
+        let own = end.ends()?;
+        end.connect(peer)?;
+        side.send(Message::Ends(own))?;
+    }
     expect_ready(side)?;
-    let mtu = end.mtu.bytes();
-    table.head(&end.spec, &own.shown(), &peer.shown(), mtu);
-    let (warm_up, amount) = (warm_up(&end.spec), end.spec.amount);
+    let (spec, context, mtu) = (whole(&ends), ends[0].context.clone(), ends[0].mtu.bytes());
+    table.head(&spec, &ends[0].ends()?.shown(), &peers[0].shown(), mtu);
+    let (warm_up, amount) = (warm_up(&spec), spec.amount);
     let mut rows = Vec::new();
-    for size in end.spec.sizes.clone() {
-        measure(&mut end, side, size, warm_up, true)?;
+    for size in spec.sizes.clone() {
+        measure(&mut ends, side, size, warm_up, true)?;
         if stop::requested() {
             break;
         }
-        let (cpu_before, counted) = (clock::cpu_s(), Counted::of(&end.context));
-        let (own, peer, sample) = measure(&mut end, side, size, amount, table.json)?;
+        let (cpu_before, counted) = (clock::cpu_s(), Counted::of(&context));
+        let (own, peer, sample) = measure(&mut ends, side, size, amount, table.json)?;
         let cpu_s = clock::cpu_s() - cpu_before;
         let is_any = own.sent + peer.sent > 0;
-        let mut row = Row::new(&end.spec, figures(&end, size, own, peer, cpu_s), &sample);
-        row.path = Counted::of(&end.context).way(counted, own.sent + peer.sent);
+        let mut row = Row::new(&spec, figures((&spec, mtu), size, (own, peer), cpu_s), &sample);
+        row.path = Counted::of(&context).way(counted, own.sent + peer.sent);
         if is_any {
             table.row(&row)?;
             rows.push(row);
@@ -74,20 +79,24 @@ pub(crate) fn follow(place: &Place, side: &mut Side, expected: &Spec) -> anyhow:
     );
     // The specification came from the network, so the server checks it, too.
     spec.check()?;
-    let mut end = End::open(place, &spec)?;
+    let mut ends = End::open_all(place, &spec)?;
     ensure!(
-        end.spec.iwarp == spec.iwarp,
+        whole(&ends).iwarp == spec.iwarp,
         "one side speaks iWARP and the other RoCE: give both the same --transport"
     );
-    let offer = end.offer()?;
-    side.send(Message::Ends(offer))?;
-    let said = match end.accept(side)? {
-        Some(said) => said,
-        None => side.recv()?,
-    };
-    match said {
-        Message::Ends(peer) => end.connect(&peer)?,
-        other => return Err(unexpected(&other)),
+    for end in &mut ends {
+        let offer = end.offer()?;
+        side.send(Message::Ends(offer))?;
+    }
+    for end in &mut ends {
+        let said = match end.accept(side)? {
+            Some(said) => said,
+            None => side.recv()?,
+        };
+        match said {
+            Message::Ends(peer) => end.connect(&peer)?,
+            other => return Err(unexpected(&other)),
+        }
     }
     side.send(Message::Ready)?;
     loop {
@@ -97,15 +106,15 @@ pub(crate) fn follow(place: &Place, side: &mut Side, expected: &Spec) -> anyhow:
             other => return Err(unexpected(&other)),
         };
         ensure!(size > 0 && size <= spec.max_size(), "the client changed its mind about sizes");
-        end.begin();
+        ends.iter_mut().for_each(End::begin);
         side.send(Message::Ready)?;
         let cpu_before = clock::cpu_s();
         let mut tally = match spec.mode {
-            Mode::Lat => lat::follow(&mut end, side, size)?,
+            Mode::Lat => lat::follow(&mut ends[0], side, size)?,
             Mode::Bw => {
                 let who = (spec.bidirectional, true);
                 let mut progress = Progress::new(String::new(), amount, true);
-                bw::run(&mut end, side, size, amount, who, &mut progress)?.0
+                threads::run(&mut ends, side, size, amount, who, &mut progress)?.0
             }
         };
         if !side.is_here() {
@@ -117,21 +126,21 @@ pub(crate) fn follow(place: &Place, side: &mut Side, expected: &Spec) -> anyhow:
 
 /// One measurement, by the client: the counts of each side, and the times of messages.
 fn measure(
-    end: &mut End,
+    ends: &mut [End],
     side: &mut Side,
     size: usize,
     amount: Amount,
     quiet: bool,
 ) -> anyhow::Result<(Tally, Tally, Sample)> {
-    end.begin();
+    ends.iter_mut().for_each(End::begin);
     side.send(Message::Start { size, amount })?;
     expect_ready(side)?;
     let mut progress = Progress::new(format!("{size} bytes"), amount, quiet);
-    let (own, sample) = match end.spec.mode {
-        Mode::Lat => lat::lead(end, side, size, amount, &mut progress)?,
+    let (own, sample) = match ends[0].spec.mode {
+        Mode::Lat => lat::lead(&mut ends[0], side, size, amount, &mut progress)?,
         Mode::Bw => {
-            let who = (true, end.spec.bidirectional);
-            bw::run(end, side, size, amount, who, &mut progress)?
+            let who = (true, ends[0].spec.bidirectional);
+            threads::run(ends, side, size, amount, who, &mut progress)?
         }
     };
     match side.answer()? {
@@ -149,9 +158,19 @@ fn warm_up(spec: &Spec) -> Amount {
     }
 }
 
+/// What the ends of all threads measure together.
+fn whole(ends: &[End]) -> Spec {
+    let spec = &ends[0].spec;
+    Spec { qps: spec.qps * spec.threads, ..spec.clone() }
+}
+
 /// Combines the counts of both sides.
-fn figures(end: &End, size: usize, own: Tally, peer: Tally, cpu_s: f64) -> Figures {
-    let spec = &end.spec;
+fn figures(
+    (spec, mtu): (&Spec, usize),
+    size: usize,
+    (own, peer): (Tally, Tally),
+    cpu_s: f64,
+) -> Figures {
     let is_latency = spec.mode == Mode::Lat;
     let peer_sent = if is_latency { 0 } else { peer.sent };
     let sent = (own.sent + peer_sent) as f64;
@@ -169,7 +188,7 @@ fn figures(end: &End, size: usize, own: Tally, peer: Tally, cpu_s: f64) -> Figur
     };
     Figures {
         size,
-        mtu: end.mtu.bytes(),
+        mtu,
         messages: sent * (1.0 - lost.unwrap_or(0.0)),
         elapsed_s: own.elapsed_ns.max(peer.elapsed_ns) as f64 / 1e9,
         cpu_s,

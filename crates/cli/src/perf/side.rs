@@ -14,7 +14,7 @@ use super::spec::{Amount, Spec};
 use super::stop;
 
 /// Version of the protocol; it changes whenever the messages change.
-pub(crate) const VERSION: u32 = 5;
+pub(crate) const VERSION: u32 = 6;
 
 /// Timeout for an answer of the other side, in units of 250 ms.
 const PATIENCE: u32 = 120;
@@ -84,8 +84,8 @@ pub(crate) enum Message {
     Ready,
     /// A side has posted so many receives on a queue pair again.
     Credits { qp: usize, receives: u64 },
-    /// A side has sent so many messages, and no more will come.
-    Done { sent: u64 },
+    /// A thread of a side has sent so many messages, and no more will come.
+    Done { thread: usize, sent: u64 },
     /// The counts of a side.
     Tally(Tally),
     /// All measurements are done.

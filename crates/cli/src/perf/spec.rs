@@ -115,6 +115,8 @@ pub(crate) struct Spec {
     /// Sends posted with one call.
     pub(crate) post_list: u32,
     pub(crate) qps: u32,
+    /// Threads of each side, which have as many queue pairs each.
+    pub(crate) threads: u32,
     pub(crate) mtu: Option<u32>,
     /// Messages up to this size are sent inline.
     pub(crate) inline: u32,
@@ -195,6 +197,14 @@ impl Spec {
         ensure!(self.max_size() <= 1 << 30, "-s: at most {} bytes", 1 << 30);
         ensure!(self.tx_depth > 0 && self.rx_depth > 0, "a queue must have room for a message");
         ensure!(self.qps > 0 && self.qps <= 1024, "-q: 1 to 1024 queue pairs");
+        ensure!((1..=256).contains(&self.threads), "--threads: 1 to 256");
+        ensure!(!(lat && self.threads > 1), "--threads: latency is measured by one thread");
+        ensure!(
+            self.qps.is_multiple_of(self.threads),
+            "-q {}: not as many queue pairs for each of {} threads",
+            self.qps,
+            self.threads
+        );
         ensure!(self.post_list > 0, "--post-list: at least 1");
         ensure!(!(lat && self.bidirectional), "-b is for bandwidth: latency is both ways anyhow");
         ensure!(!(lat && self.qps > 1), "-q: latency is measured on one queue pair");
@@ -232,6 +242,10 @@ impl Spec {
             has_atomics || self.op != Op::Atomic,
             "atomic: iWARP has no atomics; set `iwarp_extensions` at both ends (RFC 7306), or \
              `transport` to `roce`"
+        );
+        ensure!(
+            self.threads == 1 || !self.takes_receives(),
+            "--threads: over iWARP, one thread measures sends"
         );
         (self.by_cm, self.iwarp) = (true, true);
         Ok(())
