@@ -22,6 +22,7 @@ mod link_side;
 mod locks;
 mod naps;
 mod poll;
+mod pollers;
 mod post;
 mod revocation;
 mod shards;
@@ -65,6 +66,7 @@ pub(crate) use link_side::LinkSide;
 use link_side::OwnedLink;
 use locks::{Locks, Parking, StateGuard};
 pub(crate) use poll::Looked;
+use pollers::Pollers;
 use revocation::Looks;
 pub(crate) use shards::{Shards, Siblings};
 pub(crate) use state::State;
@@ -134,6 +136,8 @@ pub(crate) struct Driver {
     sleeper: Sleeper,
     /// When a consumer last drove reception.
     polled_at: AtomicU64,
+    /// Which of the threads that poll drives.
+    pollers: Pollers,
     /// When a peer process last kicked this one, because no consumer polled to serve it at once.
     kicked_at: AtomicU64,
     backoff: Backoff,
@@ -185,6 +189,7 @@ impl Driver {
             wake: EventFd::from_flags(EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK)?,
             sleeper: Sleeper::new(),
             polled_at: AtomicU64::new(0),
+            pollers: Pollers::default(),
             kicked_at: AtomicU64::new(0),
             backoff,
             stop: AtomicBool::new(false),

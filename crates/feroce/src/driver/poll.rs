@@ -27,7 +27,15 @@ impl Driver {
     /// `begin_nap`: true if the queue is empty, and a completion there will be an event. Returns
     /// whether there may be a completion that was not there before.
     #[inline]
-    pub(crate) fn progress(&self, cq: CqId, begin_nap: impl FnOnce() -> bool) -> bool {
+    pub(crate) fn progress(
+        &self,
+        cq: CqId,
+        is_empty: impl Fn() -> bool,
+        begin_nap: impl FnOnce() -> bool,
+    ) -> bool {
+        if self.is_driven_for(is_empty) {
+            return true;
+        }
         let now = match self.look(Turn::Poll) {
             Looked::Quiet => return false,
             Looked::Busy => return true,
@@ -77,6 +85,7 @@ impl Driver {
         // arrives meanwhile need not wait for the clock.
         let now = self.now();
         self.polled_at.store(now.as_nanos(), Ordering::Relaxed);
+        self.pollers.note(now);
         let link = self.try_link();
         if self.backoff.is_fresh() && link.as_ref().is_some_and(|link| link.has_no_work()) {
             drop(link);

@@ -16,8 +16,12 @@ impl Driver {
     /// the doorbell instead.
     #[inline]
     pub(crate) fn kick(&self) {
+        if self.is_bell_taken() {
+            return;
+        }
         if let Some(link) = self.try_link() {
             let now = self.now();
+            self.pollers.note(now);
             if self.finish(link, now, Turn::Send) {
                 // The peer may answer at once.
                 self.backoff.reset();

@@ -64,7 +64,7 @@ impl SoftCq {
         }
         // This thread does not hold the queue's lock here, because `progress` may sleep, or run
         // wakers that poll the queue themselves.
-        if !self.driver.progress(self.id, || self.poller().begin_nap()) {
+        if !self.driver.progress(self.id, || self.gauge.is_empty(), || self.poller().begin_nap()) {
             return None;
         }
         self.take_one()
@@ -120,7 +120,11 @@ impl SoftCq {
                 return rings.poll_each(self.id, most, take);
             }
             // As in `poll_one`.
-            let may_have = self.driver.progress(self.id, || self.poller().begin_nap());
+            let may_have = self.driver.progress(
+                self.id,
+                || self.gauge.is_empty(),
+                || self.poller().begin_nap(),
+            );
             if !may_have || self.gauge.is_empty() {
                 return 0;
             }

@@ -91,7 +91,7 @@ impl SoftSender {
         if is_alone {
             self.note_streaming();
             self.queue.show();
-            if self.driver.fast_path(self.qpn) {
+            if !self.driver.is_driven_by_other() && self.driver.fast_path(self.qpn) {
                 return;
             }
         }

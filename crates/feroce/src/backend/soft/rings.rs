@@ -174,7 +174,7 @@ impl Rings {
     fn progress(&self, id: CqId) {
         match self.only() {
             Some(ring) => {
-                ring.driver.progress(id, || ring.poller().begin_nap());
+                ring.driver.progress(id, || ring.gauge.is_empty(), || ring.poller().begin_nap());
             }
             None => {
                 self.drive_next();
