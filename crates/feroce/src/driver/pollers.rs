@@ -17,12 +17,12 @@ use super::Driver;
 /// half as long.
 const DRIVES_NS: u64 = 3_000;
 
-/// How often a thread that leaves the engine to another one looks at its completion queue between
-/// two looks at the clock.
+/// How often a poll that leaves the engine to another thread looks at its completion queue: for
+/// less than a microsecond, because the thread may poll other queues in turn.
 const LOOKS: u32 = 16;
 
-/// Looks at the clock after which a thread polls as one that drives, although another one drives:
-/// it backs off then, and gives way to threads that want the processor.
+/// Polls after which a thread polls as one that drives, although another one drives: it backs off
+/// then, and gives way to threads that want the processor.
 const MOST_LEFT: u32 = 256;
 
 /// How often a thread that has posted looks whether its doorbell was taken.
@@ -31,7 +31,7 @@ const BELL_LOOKS: u32 = 48;
 thread_local! {
     /// The number of this thread; 0 if it has none yet.
     static NUMBER: Cell<u32> = const { Cell::new(0) };
-    /// Looks at the clock since this thread last polled as one that drives.
+    /// Polls since this thread last polled as one that drives.
     static LEFT: Cell<u32> = const { Cell::new(0) };
 }
 
@@ -80,26 +80,23 @@ impl Driver {
     }
 
     fn waits_for_other(&self, me: u32, is_empty: impl Fn() -> bool) -> bool {
-        if LEFT.get() >= MOST_LEFT {
-            LEFT.set(0);
+        let left = LEFT.replace(0);
+        if left == MOST_LEFT {
             return false;
         }
-        while self.has_driven() {
-            for _ in 0..LOOKS {
-                if !is_empty() {
-                    LEFT.set(0);
-                    return true;
-                }
-                spin_loop();
-            }
-            LEFT.set(LEFT.get() + 1);
-            if LEFT.get() >= MOST_LEFT {
-                return true;
-            }
+        if !self.has_driven() {
+            // Of several threads that take over at the same time, one is the last to say so.
+            self.pollers.driving.store(me, Ordering::Relaxed);
+            return false;
         }
-        // Of several threads that take over at the same time, one is the last to say so.
-        self.pollers.driving.store(me, Ordering::Relaxed);
-        false
+        let is_complete = (0..LOOKS).any(|_| {
+            spin_loop();
+            !is_empty()
+        });
+        if !is_complete {
+            LEFT.set(left + 1);
+        }
+        true
     }
 
     /// Whether a thread drives now. In a simulated world it is the world that does.
