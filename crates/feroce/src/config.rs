@@ -27,7 +27,7 @@ mod values;
 pub use backend::Backend;
 pub use error::{SettingError, SettingPlace};
 pub use sources::SettingSource;
-use values::{addresses, bytes, lint, name, number, portd, shards, switch};
+use values::{addresses, affinity, bytes, lint, name, number, portd, shards, switch};
 
 /// What the drop-in library does about likely mistakes in the use of verbs.
 ///
@@ -98,6 +98,9 @@ pub struct Settings {
     /// Shards of a device: engines with a thread each, among which it divides its queue pairs. 0:
     /// one for every two processors, up to eight, where the device can have several.
     pub shards: u8,
+    /// Processors on which the threads of the shards run, in turn; where the kernel likes if there
+    /// are none.
+    pub affinity: Vec<u16>,
     /// Share the addresses of the host with other processes of the same user.
     pub shared: bool,
     /// Receive through the `feroce portd --all-users` of root, of the own user, or of one of these
@@ -151,6 +154,7 @@ impl Default for Settings {
             ecn: true,
             rcvbuf: 8 << 20,
             shards: 1,
+            affinity: Vec::new(),
             shared: true,
             portd: Some(Vec::new()),
             convert: false,
@@ -409,6 +413,14 @@ const KEYS: &[Key] = &[
         help: "engines with a thread each that divide the queue pairs of a device, up to 16; \
                with `auto`, one for every two processors, up to 8, where a device can have several",
         apply: |s, v| set(&mut s.shards, shards(v)),
+    },
+    Key {
+        name: "affinity",
+        default: "any",
+        help: "processors on which the threads of the shards run, in turn, such as `2-5` or \
+               `0,2`; with `any`, where the kernel likes, which moves a thread near those that \
+               wake it",
+        apply: |s, v| set(&mut s.affinity, affinity(v)),
     },
     Key {
         name: "shared",

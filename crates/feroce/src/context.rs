@@ -1,5 +1,6 @@
 //! An open device.
 
+mod affinity;
 mod shard;
 
 use std::io;

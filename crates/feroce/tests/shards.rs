@@ -3,6 +3,7 @@
 #![allow(clippy::disallowed_methods, reason = "two ends that block need two threads")]
 
 use std::collections::BTreeSet;
+use std::fs;
 use std::io::ErrorKind;
 use std::net::{IpAddr, Ipv4Addr};
 
@@ -11,6 +12,8 @@ use feroce::{
     Access, Context, Cq, Device, Error, FaultConfig, Iova, Mr, Notify, Pd, Qp, QpCap, Rereg,
     SendOp, SendWr, Settings, TransportKind, WcStatus,
 };
+use nix::sched::sched_getaffinity;
+use nix::unistd::Pid;
 
 use crate::common::{ALL, connect};
 
@@ -295,4 +298,46 @@ fn what_cannot_be_in_several_shards_is_refused() {
     let host = Host::new(address(239, 1), settings());
     assert_eq!(host.context.attr().max_mw, 0);
     assert!(matches!(host.pd.alloc_mw(feroce::MwType::Two), Err(Error::Unsupported(_))));
+}
+
+/// The processors on which each thread of a device may run, as the kernel lists them, in order.
+fn processors_of(device: &str) -> Vec<String> {
+    let tasks = fs::read_dir("/proc/self/task").unwrap();
+    let processors = tasks.filter_map(|task| {
+        let folder = task.unwrap().path();
+        // The kernel keeps the first 15 characters of a thread's name.
+        let name = fs::read_to_string(folder.join("comm")).unwrap();
+        let status = fs::read_to_string(folder.join("status")).unwrap();
+        let line = status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:"));
+        device.starts_with(name.trim()).then(|| line.unwrap().trim().to_owned())
+    });
+    let mut processors: Vec<String> = processors.collect();
+    processors.sort_unstable();
+    processors
+}
+
+#[test]
+fn threads_of_shards_run_on_the_processors_of_the_setting() {
+    // Where the test itself may run.
+    let all = sched_getaffinity(Pid::from_raw(0)).unwrap();
+    let allowed: Vec<u16> = (0..1024).filter(|&at| all.is_set(at.into()).unwrap()).collect();
+    let affinity: Vec<u16> = allowed.iter().copied().take(2).collect();
+    let settings = Settings { affinity: affinity.clone(), ..settings() };
+    let host = Host::new(address(247, 1), settings.clone());
+    // A thread sets its name when it runs for the first time.
+    let device = host.context.attr().name;
+    while processors_of(&device).len() < SHARDS.into() {
+        std::thread::yield_now();
+    }
+    let turns = affinity.iter().cycle().take(SHARDS.into());
+    let mut expected: Vec<String> = turns.map(u16::to_string).collect();
+    expected.sort_unstable();
+    assert_eq!(processors_of(&device), expected);
+    assert_eq!(sched_getaffinity(Pid::from_raw(0)).unwrap(), all, "the test runs where it ran");
+    drop(host);
+
+    let missing = (0..1024).find(|at| !allowed.contains(at)).unwrap();
+    let settings = Settings { affinity: vec![affinity[0], missing], ..settings };
+    let refused = Device::at([address(247, 2)]).open_with(settings).unwrap_err().to_string();
+    assert!(refused.contains(&format!("may not run on processor {missing}")), "{refused}");
 }

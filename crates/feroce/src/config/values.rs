@@ -11,6 +11,9 @@ use super::{Lint, Wrong};
 /// Most shards of a device: each has one of the 255 slots that the processes of a user share.
 const MOST_SHARDS: u8 = 16;
 
+/// The last processor that the C library's sets can have.
+const LAST_PROCESSOR: u16 = 1023;
+
 /// A device name that is valid as the name of a directory in sysfs.
 pub(super) fn name(value: &str) -> Result<String, Wrong> {
     let fits = |c: char| c.is_ascii_alphanumeric() || "_-.".contains(c);
@@ -77,6 +80,28 @@ pub(super) fn shards(value: &str) -> Result<u8, Wrong> {
     count.ok_or_else(|| format!("expected a number from 1 to {MOST_SHARDS}, or auto"))
 }
 
+/// The processors on which threads of shards run, in turn; none for `any`.
+pub(super) fn affinity(value: &str) -> Result<Vec<u16>, Wrong> {
+    if value == "any" {
+        return Ok(Vec::new());
+    }
+    let number = |text: &str| {
+        let number = text.trim().parse().ok().filter(|number| *number <= LAST_PROCESSOR);
+        number.ok_or_else(|| {
+            format!("expected any, or processors from 0 to {LAST_PROCESSOR} such as 2-5 or 0,2")
+        })
+    };
+    let range = |text: &str| {
+        let (first, last) = text.split_once('-').unwrap_or((text, text));
+        Ok((number(first)?..=number(last)?).collect::<Vec<u16>>())
+    };
+    let ranges = value.split(',').map(range).collect::<Result<Vec<_>, Wrong>>()?;
+    match ranges.iter().any(Vec::is_empty) {
+        true => Err("expected ranges from a lower number to a higher one, such as 2-5".into()),
+        false => Ok(ranges.concat()),
+    }
+}
+
 /// The users whose portd may receive, beside root and the own user.
 pub(super) fn portd(value: &str) -> Result<Option<Vec<u32>>, Wrong> {
     let users =
@@ -111,6 +136,15 @@ mod tests {
         assert_eq!((shards("auto"), shards("1"), shards("16")), (Ok(0), Ok(1), Ok(16)));
         for wrong in ["0", "17", "", "-1", "all"] {
             assert!(shards(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn processors_are_listed_or_any() {
+        assert_eq!((affinity("any"), affinity("0")), (Ok(vec![]), Ok(vec![0])));
+        assert_eq!(affinity("2-4, 0,1023"), Ok(vec![2, 3, 4, 0, 1023]));
+        for wrong in ["", "all", "-1", "1-", "4-2", "1,,2", "1024", "0-1024", "0-70000"] {
+            assert!(affinity(wrong).is_err(), "{wrong}");
         }
     }
 

@@ -10,6 +10,7 @@ use feroce_link::tcp::{TcpLink, TcpPort};
 use feroce_link::{Logger, Steering};
 use feroce_local::{HostCarrier, Registry};
 
+use super::affinity::Placed;
 use super::{bind, join, monitor_of, restrict_qpns, table};
 use crate::device::Device;
 use crate::driver::{Clock, Driver, Shards, Wakes};
@@ -55,18 +56,19 @@ pub(super) fn start(
         return Err(io::Error::new(io::ErrorKind::Unsupported, why).into());
     }
     let steering = (count > 1).then(Arc::<Steering>::default);
-    let start = |config: Config, is_first| {
+    let start = |config: Config, shard| {
         let around = (&clock, steering.as_ref());
-        start_one(device, settings, config, around, is_first)
+        let _placed = Placed::at(&settings.affinity, shard)?;
+        start_one(device, settings, config, around, shard == 0)
     };
-    let Shard { driver, registry, fabric, iwarp, has_v1 } = start(config.clone(), true)?;
+    let Shard { driver, registry, fabric, iwarp, has_v1 } = start(config.clone(), 0)?;
     // Without a registry the device is alone at its addresses, also for shards of its own.
     let count = if registry.is_some() { count } else { 1 };
     let mut more = Vec::new();
     for shard in 1..count {
         // Numbers of queue pairs of one shard must tell nothing about those of others.
         let seed = config.seed.wrapping_add(u64::from(shard).wrapping_mul(0x9e37_79b9_7f4a_7c15));
-        match start(Config { seed, ..config.clone() }, false) {
+        match start(Config { seed, ..config.clone() }, shard) {
             Ok(shard) => more.push(shard.driver),
             Err(e) => {
                 more.iter().chain([&driver]).for_each(|driver| driver.shut_down());
