@@ -83,6 +83,10 @@ impl Srq {
         xrc: Option<(Xrcd, Cq)>,
     ) -> Result<Self, Error> {
         let id;
+        if let Some(cq) = xrc.as_ref().and_then(|(_, cq)| cq.side().soft()) {
+            // What arrives completes here, even if no queue pair uses this completion queue.
+            cq.add_first_home();
+        }
         let side = map_either!(pd.side(), domain => {
             let (name, srq) = domain.create_srq(attr, pd.context().events())?;
             id = name;

@@ -6,10 +6,11 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::io::ErrorKind;
 use std::net::{IpAddr, Ipv4Addr};
+use std::time::Duration;
 
 use feroce::cm::{Connector, Listener, Manager};
 use feroce::{
-    Access, Context, Cq, Device, Error, FaultConfig, Iova, Mr, Notify, Pd, Qp, QpCap, Rereg,
+    Access, Context, Cq, Dest, Device, Error, FaultConfig, Iova, Mr, Notify, Pd, Qp, QpCap, Rereg,
     SendOp, SendWr, Settings, TransportKind, WcStatus,
 };
 use nix::sched::sched_getaffinity;
@@ -218,6 +219,26 @@ fn a_queue_is_polled_whatever_shards_complete_to_it() {
         let seen: BTreeSet<u64> = qps.iter().map(|_| poll()).collect();
         assert_eq!(seen.len(), i + 1, "one of each queue pair");
     }
+}
+
+#[test]
+fn receives_of_xrc_complete_to_a_queue_that_no_queue_pair_uses() {
+    let (a, b) = (Host::new(address(245, 1), settings()), Host::new(address(245, 2), settings()));
+    let (xrcd, cq) = (b.context.open_xrcd().unwrap(), b.context.create_cq(16).unwrap());
+    let srq = b.pd.create_xrc_srq(&xrcd, &cq, 8, 1).unwrap();
+    let mut target = xrcd.target_qp().create().unwrap();
+    let mut initiator = a.pd.xrc_qp(&a.cq, QpCap::new(8, 0)).create().unwrap();
+    connect(&mut initiator, &mut target);
+    let bytes = a.fill(3);
+    for wr_id in 0..4 {
+        srq.post_recv([b.mr.recv(wr_id, 0..5000)]).unwrap();
+        let send = SendWr::new(7, SendOp::Send, a.mr.data(0..5000));
+        initiator.post_send([SendWr { dest: Dest::Xrc(srq.number()), ..send }]).unwrap();
+        let received = cq.wait_timeout(Duration::from_secs(10)).unwrap().expect("a completion");
+        assert_eq!((received.wr_id, received.status), (wr_id, WcStatus::Success));
+        assert_eq!(a.cq.wait().unwrap().status, WcStatus::Success);
+    }
+    assert_eq!(b.bytes()[..5000], bytes[..5000]);
 }
 
 #[test]

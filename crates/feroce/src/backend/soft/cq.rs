@@ -50,6 +50,11 @@ impl SoftCq {
         }
     }
 
+    /// A shared receive queue is about to complete to the queue: the first shard has them all.
+    pub(crate) fn add_first_home(&self) {
+        self.add_home(0);
+    }
+
     fn poller(&self) -> MutexGuard<'_, CqPoller> {
         self.poller.lock().unwrap_or_else(PoisonError::into_inner)
     }

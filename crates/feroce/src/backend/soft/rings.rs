@@ -18,7 +18,8 @@ use crate::driver::{Asked, AsyncQueue, ChannelQueue, Driver, Looked, Object, Sha
 #[derive(Debug)]
 pub(super) struct Rings {
     all: Box<[Ring]>,
-    /// A bit for each shard that has or had a queue pair which completes to this queue.
+    /// A bit for each shard that has or had a queue pair, or shared receive queue, which completes
+    /// to this queue.
     homes: AtomicU32,
     /// The ring that a thread looks at first, and the shard that it drives if all rings are empty.
     next: AtomicUsize,
