@@ -11,12 +11,13 @@ pub(crate) const HELP: &str = "\
 Runs seeded simulations of the whole stack. One seed decides everything that happens in a
 run, so a failure is replayed by giving its seed.
 
-Usage: cargo xtask swarm [--seed N] [--count K] [--jobs J]
+Usage: cargo xtask swarm [--seed N] [--count K] [--jobs J] [--shards N]
 
 Options:
   --seed N    First seed (default: FEROCE_SEED, or else 1)
   --count K   How many seeds to run, N, N+1, ... (default: 1)
   --jobs J    How many to run at the same time (default: one per core)
+  --shards N  Every node has N shards, 1 to 4 (default: what the seed says)
 ";
 
 /// Which seeds to run.
@@ -47,6 +48,7 @@ pub(crate) fn main(mut args: Args) -> Outcome {
     seeds.first = args.value("--seed")?.unwrap_or(seeds.first);
     seeds.count = args.value("--count")?.unwrap_or(seeds.count);
     seeds.jobs = args.value("--jobs")?.unwrap_or(seeds.jobs);
+    let shards = args.value::<u8>("--shards")?;
     args.finish()?;
     if seeds.count == 0 || seeds.jobs == 0 {
         return Err(Failure::Usage("`--count` and `--jobs` start at 1".into()));
@@ -54,7 +56,11 @@ pub(crate) fn main(mut args: Args) -> Outcome {
     if !exists() {
         return Err(Failure::Failed("the swarm binary is not in the tree yet".into()));
     }
-    run(&mut command(seeds))
+    let mut command = command(seeds);
+    if let Some(count) = shards {
+        command.args(["--shards", &count.to_string()]);
+    }
+    run(&mut command)
 }
 
 /// Whether the simulator has a binary called `swarm`.

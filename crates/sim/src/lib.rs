@@ -2,8 +2,8 @@
 //!
 //! Everything that happens follows from a seed, so every failure can be replayed. The parts:
 //!
-//! * [`kernel`] is the event kernel: a clock, an agenda, hosts (an engine each) and a fabric. It
-//!   knows neither what runs on the hosts nor what must be true.
+//! * [`kernel`] is the event kernel: a clock, an agenda, hosts (an engine for each shard) and a
+//!   fabric. It knows neither what runs on the hosts nor what must be true.
 //! * [`Fabric`] carries packets between the ports of hosts. [`Mesh`] is a full mesh that loses,
 //!   duplicates, reorders, delays and damages packets.
 //! * [`oracle`] holds the models that real memory and real completions are compared with.

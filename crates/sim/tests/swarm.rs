@@ -22,7 +22,7 @@ fn a_seed_decides_everything() {
 #[test]
 fn a_train_is_its_packets() {
     for seed in 200..206 {
-        if let Err(failure) = compare_trains(seed) {
+        if let Err(failure) = compare_trains(seed, None) {
             panic!("{failure}");
         }
     }
@@ -85,4 +85,42 @@ fn a_failure_says_how_to_replay_it() {
     assert!(text.starts_with("FEROCE_SEED=6\nreplay: cargo xtask swarm --seed 6\n"), "{text}");
     assert!(text.contains("violated: memory: "), "{text}");
     assert!(text.contains("->"), "the trace shows packets: {text}");
+}
+
+#[test]
+fn devices_have_shards() {
+    for shards in 1..=4 {
+        let mut passed_on = 0;
+        let options = Options { shards: Some(shards), ..Options::default() };
+        for seed in 60..66 {
+            let first = check(seed, &options).unwrap_or_else(|failure| panic!("{failure}"));
+            let again = run(seed, &options).unwrap_or_else(|failure| panic!("{failure}"));
+            assert_eq!(first, again, "FEROCE_SEED={seed}, {shards} shards");
+            passed_on += first.counts.get("passed_on").copied().unwrap_or_default();
+        }
+        assert_eq!(passed_on > 0, shards > 1, "{passed_on} of {shards} shards");
+        if let Err(failure) = compare_trains(66, options.shards) {
+            panic!("{failure}");
+        }
+    }
+}
+
+/// How often what one of several shards does not learn of is noticed in 40 runs: by what it does
+/// to requests, and at all.
+fn forgotten(sabotage: Sabotage, predictable: bool, by: &str) -> (usize, usize) {
+    let (sabotage, shards, no_faults) = (Some(sabotage), Some(2), true);
+    let options = Options { sabotage, shards, no_faults, predictable, ..Options::default() };
+    let failures = (500..540).filter_map(|seed| run(seed, &options).err());
+    let noticed: Vec<_> = failures.map(|failure| failure.violation.oracle).collect();
+    assert!(noticed.iter().all(|oracle| [by, "shards"].contains(oracle)), "{noticed:?}");
+    (noticed.iter().filter(|oracle| **oracle == by).count(), noticed.len())
+}
+
+#[test]
+fn what_a_shard_does_not_learn_of_is_noticed() {
+    let (by_requests, all) = forgotten(Sabotage::ForgetReg, true, "completions");
+    assert!(by_requests > 10 && all == 40, "{by_requests} of {all}");
+    // Not every run deregisters what its flows use.
+    let (by_requests, all) = forgotten(Sabotage::ForgetDereg, false, "memory");
+    assert!(by_requests > 0 && all > 20, "{by_requests} of {all}");
 }

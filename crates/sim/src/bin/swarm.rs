@@ -13,11 +13,13 @@ Runs seeded simulations. A failure prints its seed, the oracle that was violated
 events before.
 
 Usage: swarm [--seed N] [--count K] [--jobs J] [--trace] [--counts] [--keep-going] [--program]
+             [--shards N]
 
 Options:
   --seed N       First seed (default: 1)
   --count K      How many seeds, N, N+1, ... (default: 1)
   --jobs J       How many at the same time (default: one per core)
+  --shards N     Every node has N shards, 1 to 4 (default: what the seed says)
   --trace        Print every event
   --counts       Print what the engines counted, and completions by outcome
   --keep-going   Do not stop at the first failures
@@ -55,6 +57,7 @@ fn parse() -> Result<Option<Args>, String> {
             "--seed" => args.seed = number()?,
             "--count" => args.count = number()?,
             "--jobs" => args.jobs = usize::try_from(number()?).unwrap_or(1).max(1),
+            "--shards" => args.options.shards = Some(usize::try_from(number()?).unwrap_or(0)),
             "--trace" => args.options.trace = true,
             "--keep-going" => args.keep_going = true,
             "--counts" => args.counts = true,
@@ -62,6 +65,9 @@ fn parse() -> Result<Option<Args>, String> {
             "--help" | "-h" => return Ok(None),
             _ => return Err(format!("unknown option {word}")),
         }
+    }
+    if args.options.shards.is_some_and(|count| !(1..=4).contains(&count)) {
+        return Err("--shards is 1 to 4".into());
     }
     Ok(Some(args))
 }

@@ -1,10 +1,14 @@
 //! The event kernel: a clock, an agenda, hosts and a fabric.
 //!
 //! The kernel drives engines as a driver does: it delivers packets, serves timers and transmits.
+//! Shards of a
+//! host have a timer and a link each, so the agenda decides in which order they run.
+//!
 //! What runs on the hosts enters events of its own type into the agenda ([`Kernel::schedule`]) and
 //! gets them back from [`Kernel::advance`].
 
 mod host;
+mod steering;
 mod trace;
 
 use feroce_fabric::Agenda;
@@ -12,7 +16,8 @@ use feroce_testkit::packets;
 use feroce_train::{Instant, RxMeta, Single, SingleBuf};
 use feroce_wire::Qpn;
 
-pub use host::{Host, RxStyle, Style};
+pub use host::{Host, Place, RxStyle, Shard, Style};
+pub use steering::{Division, Steering};
 pub use trace::{Fate, Happening, Head, Trace};
 
 use crate::fabric::{Batch, Delivery, Fabric};
@@ -20,10 +25,12 @@ use crate::fabric::{Batch, Delivery, Fabric};
 /// An entry of the agenda.
 #[derive(Debug)]
 enum Entry<E> {
-    /// The timer of a host expires.
-    Timer(usize),
-    /// The link of a host can take another train.
-    LinkFree(usize),
+    /// The timer of a shard expires.
+    Timer(Place),
+    /// The link of a shard can take another train.
+    LinkFree(Place),
+    /// Packets that had arrived at another shard reach their own.
+    PassedOn(usize, Delivery),
     /// An event of what runs on the hosts.
     Guest(E),
 }
@@ -31,11 +38,11 @@ enum Entry<E> {
 /// What [`Kernel::advance`] did.
 #[derive(Debug)]
 pub enum Advanced<E> {
-    /// The engine of this host ran: there may be events and completions.
+    /// An engine of this host ran: there may be events and completions.
     EngineRan(usize),
     /// An event that was scheduled.
     Event(E),
-    /// Nothing: a deadline had moved since it was entered.
+    /// Nothing: a deadline had moved since it was entered, or packets wait for another shard.
     Stale,
 }
 
@@ -97,66 +104,114 @@ impl<F: Fabric, E> Kernel<F, E> {
             self.fabric_due = due;
             if let Some(delivery) = delivery {
                 self.events += 1;
-                self.deliver(&delivery);
-                return Some(Advanced::EngineRan(delivery.to));
+                return Some(self.steer(delivery));
             }
         }
         let (at, entry) = self.agenda.pop()?;
         (self.now, self.events) = (at, self.events + 1);
         Some(match entry {
-            Entry::Timer(host) if self.hosts[host].timer_at == Some(at) => {
-                self.hosts[host].timer_at = None;
-                self.hosts[host].engine.handle_timeout(at);
-                self.pump(host);
-                Advanced::EngineRan(host)
+            Entry::Timer(place) if self.shard(place).timer_at == Some(at) => {
+                let shard = self.shard(place);
+                shard.timer_at = None;
+                shard.engine.handle_timeout(at);
+                self.pump(place);
+                Advanced::EngineRan(place.host)
             }
-            Entry::LinkFree(host) if self.hosts[host].link_free_at == Some(at) => {
-                self.hosts[host].link_free_at = None;
-                self.pump(host);
-                Advanced::EngineRan(host)
+            Entry::LinkFree(place) if self.shard(place).link_free_at == Some(at) => {
+                self.shard(place).link_free_at = None;
+                self.pump(place);
+                Advanced::EngineRan(place.host)
+            }
+            Entry::PassedOn(shard, delivery) => {
+                self.deliver(shard, &delivery);
+                Advanced::EngineRan(delivery.to)
             }
             Entry::Timer(_) | Entry::LinkFree(_) => Advanced::Stale,
             Entry::Guest(event) => Advanced::Event(event),
         })
     }
 
-    fn deliver(&mut self, delivery: &Delivery) {
-        let Delivery { from, to, batch } = delivery;
-        let (from, to) = (*from, *to);
-        for packet in &batch.packets {
-            let (fate, head) = (Fate::Delivered, Head::new(packet));
-            self.record(Happening::Packet { from, to, fate, head });
+    fn shard(&mut self, place: Place) -> &mut Shard {
+        &mut self.hosts[place.host].shards[place.shard]
+    }
+
+    /// Packets arrive at a host: at their own shard, or at another that passes them on.
+    fn steer(&mut self, delivery: Delivery) -> Advanced<E> {
+        let (home, now) = (self.home_of(&delivery), self.now);
+        let Host { shards, steering, .. } = &mut self.hosts[delivery.to];
+        let arrives_at = steering.arrives_at(delivery.from, home, shards.len());
+        match home.filter(|home| *home != arrives_at) {
+            None => {
+                self.deliver(arrives_at, &delivery);
+                Advanced::EngineRan(delivery.to)
+            }
+            Some(home) => {
+                let at = steering.passed_on(now, arrives_at, home);
+                steering.packets += delivery.batch.packets.len() as u64;
+                self.record_packets(&delivery, Fate::Strayed);
+                self.agenda.push(at, Entry::PassedOn(home, delivery));
+                Advanced::Stale
+            }
         }
-        let style = self.hosts[to].style.rx;
+    }
+
+    /// The packets of a batch are of one train, and so for one queue pair.
+    fn home_of(&self, delivery: &Delivery) -> Option<usize> {
+        self.hosts[delivery.to].home_of(delivery.batch.packets.first()?)
+    }
+
+    fn record_packets(&mut self, delivery: &Delivery, fate: Fate) {
+        let Delivery { from, to, batch } = delivery;
+        for packet in &batch.packets {
+            let head = Head::new(packet);
+            self.record(Happening::Packet { from: *from, to: *to, fate, head });
+        }
+    }
+
+    fn deliver(&mut self, shard: usize, delivery: &Delivery) {
+        self.record_packets(delivery, Fate::Delivered);
+        let Delivery { to, batch, .. } = delivery;
+        let (place, now) = (Place { host: *to, shard }, self.now);
+        let style = self.hosts[*to].style.rx;
         match style {
-            RxStyle::Train => self.hosts[to].receive_trains(self.now, batch),
+            RxStyle::Train => self.shard(place).receive_trains(now, batch),
             RxStyle::Packets | RxStyle::EachPacket => {
                 for i in 0..batch.packets.len() {
-                    self.hosts[to].receive_one(self.now, batch, i);
+                    self.shard(place).receive_one(now, batch, i);
                     if style == RxStyle::EachPacket {
-                        self.pump(to);
+                        self.pump(place);
                     }
                 }
             }
         }
-        self.pump(to);
+        self.pump(place);
     }
 
     /// Packets that no host sent arrive at a host.
-    pub fn forge(&mut self, to: usize, batch: &Batch) {
-        for packet in &batch.packets {
-            let (fate, head) = (Fate::Forged, Head::new(packet));
-            self.record(Happening::Packet { from: to, to, fate, head });
+    pub fn forge(&mut self, to: usize, batch: Batch) {
+        let delivery = Delivery { from: to, to, batch };
+        self.record_packets(&delivery, Fate::Forged);
+        let shard = self.home_of(&delivery).unwrap_or(0);
+        let (place, now) = (Place { host: to, shard }, self.now);
+        self.shard(place).receive_trains(now, &delivery.batch);
+        self.pump(place);
+    }
+
+    /// The shard runs at `at`, or before.
+    pub fn wake(&mut self, place: Place, at: Instant) {
+        let Shard { timer_at, .. } = self.shard(place);
+        if timer_at.is_none_or(|old| at < old) {
+            *timer_at = Some(at);
+            self.agenda.push(at, Entry::Timer(place));
         }
-        self.hosts[to].receive_trains(self.now, batch);
-        self.pump(to);
     }
 
     /// Transmits what an engine wants sent, and enters its next deadline into the agenda.
-    pub fn pump(&mut self, host: usize) {
+    pub fn pump(&mut self, place: Place) {
         let now = self.now;
         let Self { hosts, fabric, trace, agenda, .. } = self;
-        let Host { engine, style, link_free_at, timer_at, .. } = &mut hosts[host];
+        let Host { shards, style, .. } = &mut hosts[place.host];
+        let Shard { engine, link_free_at, .. } = &mut shards[place.shard];
         engine.hold_acks(style.acks_wait && !engine.has_held_acks());
         while link_free_at.is_none() {
             let Some(train) = engine.poll_transmit(now, &style.caps) else {
@@ -166,13 +221,13 @@ impl<F: Fabric, E> Kernel<F, E> {
                 meta: RxMeta::from(&train.path),
                 packets: packets(&train).into_iter().map(|packet| packet.bytes).collect(),
             };
-            fabric.inject(now, host, batch, trace);
+            fabric.inject(now, place.host, batch, trace);
             self.fabric_due = Some(now);
             engine.trains_read();
             if style.one_train {
                 let at = now.plus_nanos(100 + train.total_len() as u64 / 4);
                 *link_free_at = Some(at);
-                agenda.push(at, Entry::LinkFree(host));
+                agenda.push(at, Entry::LinkFree(place));
             }
         }
         // Trains from a queue pair to another of the same engine do not leave it.
@@ -181,21 +236,18 @@ impl<F: Fabric, E> Kernel<F, E> {
         let acks_due = engine.has_held_acks().then(|| now.plus_nanos(300));
         let timeout = [engine.poll_timeout(), acks_due].into_iter().flatten().min();
         if let Some(at) = timeout.filter(|_| !is_busy || timeout > Some(now)) {
-            let at = at.max(now.plus_nanos(1));
-            if timer_at.is_none_or(|old| at < old) {
-                *timer_at = Some(at);
-                agenda.push(at, Entry::Timer(host));
-            }
+            self.wake(place, at.max(now.plus_nanos(1)));
         }
     }
 
     /// Sends the one request that was just posted on `qpn` directly. False: the doorbell must be
     /// rung.
-    pub fn send_directly(&mut self, host: usize, qpn: Qpn) -> bool {
+    pub fn send_directly(&mut self, place: Place, qpn: Qpn) -> bool {
         let now = self.now;
         let Self { hosts, fabric, trace, fabric_due, .. } = self;
-        let Host { engine, style, link_free_at, .. } = &mut hosts[host];
-        // While its link is busy, a host sends nothing.
+        let Host { shards, style, .. } = &mut hosts[place.host];
+        let Shard { engine, link_free_at, .. } = &mut shards[place.shard];
+        // While its link is busy, a shard sends nothing.
         if !style.fast_path || link_free_at.is_some() {
             return false;
         }
@@ -205,7 +257,7 @@ impl<F: Fabric, E> Kernel<F, E> {
         }
         let Single { path, bytes, .. } = packet.get();
         let batch = Batch { meta: RxMeta::from(path), packets: vec![bytes.to_vec()] };
-        fabric.inject(now, host, batch, trace);
+        fabric.inject(now, place.host, batch, trace);
         *fabric_due = Some(now);
         true
     }

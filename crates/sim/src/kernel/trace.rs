@@ -29,6 +29,8 @@ pub enum Fate {
     Forged,
     /// Sent to, or by, a port that is disconnected.
     Gone,
+    /// Arrived at another shard than its own, which passes it on.
+    Strayed,
 }
 
 /// The first bytes of a packet: its headers.

@@ -1,11 +1,12 @@
 //! The applications: they post what was planned, and poll.
 
-use feroce_engine::{Notify, PostError, RecvWr};
+use feroce_engine::{PostError, RecvWr};
 
 use crate::kernel::Happening;
 use crate::oracle::Violation;
 use crate::swarm::Sabotage;
 use crate::swarm::flow::{End, Life};
+use crate::swarm::shards::Cq;
 use crate::swarm::step::Step;
 use crate::swarm::world::World;
 
@@ -18,9 +19,7 @@ impl World {
     pub(crate) fn tick(&mut self, node: usize) -> Result<(), Violation> {
         self.poll(node)?;
         if self.nodes[node].habits.sleeps {
-            for (_, poller) in &self.nodes[node].cqs {
-                poller.arm(Notify::Next);
-            }
+            self.nodes[node].cqs.iter_mut().for_each(Cq::arm);
             self.poll(node)?;
         }
         for i in 0..self.nodes[node].srqs.len() {
@@ -38,7 +37,7 @@ impl World {
 
     pub(crate) fn poll(&mut self, node: usize) -> Result<(), Violation> {
         for i in 0..self.nodes[node].cqs.len() {
-            while let Some(cqe) = self.nodes[node].cqs[i].1.poll() {
+            while let Some(cqe) = self.nodes[node].cqs[i].take_one(&mut self.for_shards) {
                 self.kernel.record(Happening::Completed { node, cqe });
                 if self.sabotage == Some(Sabotage::LoseCompletion) {
                     self.sabotage = None;
@@ -106,14 +105,15 @@ impl World {
     /// Sends the request that was staged last directly, if the engine does so. False: the doorbell
     /// must be rung.
     fn fast_path(&mut self, end: usize) -> bool {
+        let place = self.place(end);
         let End { node, qpn, sq, .. } = &mut self.ends[end];
         let host = &self.kernel.hosts[*node];
-        // While its link is busy, a host sends nothing.
-        if !host.style.fast_path || host.link_free_at().is_some() {
+        // While its link is busy, a shard sends nothing.
+        if !host.style.fast_path || host.shards[place.shard].link_free_at().is_some() {
             return false;
         }
         sq.show();
-        self.kernel.send_directly(*node, *qpn)
+        self.kernel.send_directly(place, *qpn)
     }
 
     pub(crate) fn post_receives(&mut self, end: usize) {

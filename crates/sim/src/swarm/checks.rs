@@ -49,6 +49,10 @@ impl World {
         for done in &mut this.done[..=index] {
             *done = true;
         }
+        if let Some((key, wrong)) = this.used_after_end(index) {
+            let what = format!("end {end} #{wrong} used key {:#x} after it had ended", key.0);
+            return Err(Violation::new("memory", what));
+        }
         let step = &this.steps[index];
         if cqe.opcode != step.opcode {
             return bad(format!("end {end} #{index}: {:?} for {:?}", cqe.opcode, step.wr.op));

@@ -1,13 +1,14 @@
 //! What is done to queue pairs and queues while traffic runs.
 
 use feroce_engine::{QpAttr, QpState};
-use feroce_wire::Lkey;
+use feroce_wire::{Lkey, Rkey};
 
 use crate::kernel::Happening;
 use crate::oracle::Violation;
 use crate::swarm::flow::{End, Life, Mishap, bring_up};
 use crate::swarm::node::Node;
 use crate::swarm::reach::Reach;
+use crate::swarm::shards::deregister;
 use crate::swarm::world::{Doing, World};
 
 impl World {
@@ -16,11 +17,12 @@ impl World {
         self.kernel.record(Happening::Did { what: "resizes queues of node", whom: node });
         let depth = self.dice.range(4096..=9000) as u32;
         let Node { cqs, srqs, .. } = &mut self.nodes[node];
-        let engine = &mut self.kernel.hosts[node].engine;
-        for (id, poller) in cqs {
-            let resized = engine.resize_cq(*id, poller, depth);
+        let host = &mut self.kernel.hosts[node];
+        for cq in cqs {
+            let resized = cq.resize(host, depth);
             assert_eq!(resized, Ok(()), "the completion queue of node {node} has room");
         }
+        let engine = host.first();
         for shared in srqs {
             // Refused if more receives wait.
             let depth = if self.knobs.calm { 4096 } else { self.dice.range(8..=64) as u32 };
@@ -40,7 +42,7 @@ impl World {
             Some(Mishap::Destroy) => {
                 self.kernel.record(Happening::Did { what: "destroys", whom: end });
                 let End { node, qpn, .. } = self.ends[end];
-                let destroyed = self.kernel.hosts[node].engine.destroy_qp(qpn);
+                let destroyed = self.engine(end).destroy_qp(qpn);
                 assert_eq!(destroyed, Ok(()), "a queue pair can be destroyed at any time");
                 self.lose(end);
                 self.pump(node);
@@ -50,9 +52,14 @@ impl World {
                 let node = self.ends[end].node;
                 // What the peer may reach at this end.
                 let Reach { bytes, words, .. } = &self.reach[end ^ 1];
+                let host = &mut self.kernel.hosts[node];
                 for key in [bytes.mr.key, words.mr.key] {
                     // Windows may be bound to it, which is a reason to refuse.
-                    let _ = self.kernel.hosts[node].engine.dereg_mr(Lkey(key));
+                    if let Ok(ended) = deregister(host, Lkey(key), self.sabotage) {
+                        self.nodes[node].ended.extend(ended);
+                        let peer = &mut self.ends[end ^ 1];
+                        peer.ended.push((Rkey(key), peer.next));
+                    }
                 }
                 self.pump(node);
             }
@@ -83,7 +90,7 @@ impl World {
         self.kernel.record(Happening::Did { what, whom: end });
         let End { node, qpn, .. } = self.ends[end];
         let now = self.kernel.now();
-        let result = self.kernel.hosts[node].engine.modify_qp(now, qpn, &QpAttr::to(state));
+        let result = self.engine(end).modify_qp(now, qpn, &QpAttr::to(state));
         assert_eq!(result, Ok(()), "end {end} {what}");
         self.pump(node);
     }
@@ -114,11 +121,16 @@ impl World {
 
     /// An end in SQE goes on. What it had posted is flushed by then.
     pub(crate) fn recover(&mut self, end: usize) -> Result<(), Violation> {
-        let node = self.ends[end].node;
+        let place = self.place(end);
+        let node = place.host;
+        if self.kernel.hosts[node].shards.len() > 1 {
+            // One of several may not have seen yet what was posted.
+            self.kernel.pump(place);
+        }
         self.poll(node)?;
         let left = self.ends[end].sends.outstanding();
         if left > 0
-            && let Some(at) = self.kernel.hosts[node].link_free_at()
+            && let Some(at) = self.kernel.hosts[node].shards[place.shard].link_free_at()
         {
             // While its link is busy, an engine does not see what was posted.
             self.kernel.schedule(at.plus_nanos(1), Doing::Recover(end));

@@ -1,18 +1,18 @@
 //! Draws what a seed decides about a run: hosts, flows and their programs.
 
-use feroce_engine::Engine;
+use feroce_engine::{Config, Engine};
 use feroce_testkit::address;
 use feroce_train::GidEntry;
 use feroce_wire::{Gid, Pmtu};
 
 use crate::dice::Dice;
-use crate::kernel::Host;
-use crate::swarm::Options;
+use crate::kernel::{Host, Steering};
 use crate::swarm::flow::{End, FlowSpec, Kind, Mishap, connect};
-use crate::swarm::knobs::Knobs;
+use crate::swarm::knobs::{Knobs, MOST_SHARDS};
 use crate::swarm::node::Node;
 use crate::swarm::plan::Planner;
 use crate::swarm::reach::Reach;
+use crate::swarm::{Options, Sabotage};
 
 /// Everything that is drawn before the run starts.
 pub(crate) struct Drawn {
@@ -23,8 +23,9 @@ pub(crate) struct Drawn {
     pub(crate) specs: Vec<FlowSpec>,
 }
 
-/// The limits of a run, as the options restrict them.
-pub(crate) fn draw_knobs(dice: &mut Dice, options: &Options) -> Knobs {
+/// The limits of a run, as the options restrict them. Shards have dice of their own, so that a run
+/// without them does not depend on what is drawn for them.
+pub(crate) fn draw_knobs(dice: &mut Dice, for_shards: &mut Dice, options: &Options) -> Knobs {
     let mut knobs = Knobs::new(dice);
     if options.predictable {
         (knobs.victims, knobs.shared_receives) = (0.0, 0.0);
@@ -35,28 +36,64 @@ pub(crate) fn draw_knobs(dice: &mut Dice, options: &Options) -> Knobs {
     if options.no_faults {
         knobs.faults = crate::mesh::Faults::default();
     }
+    knobs.draw_shards(for_shards);
+    if let Some(count) = if options.portable { Some(1) } else { options.shards } {
+        knobs.shards = vec![count.clamp(1, MOST_SHARDS); knobs.nodes];
+    }
+    if knobs.shards.iter().any(|count| *count > 1) {
+        // Enough queue pairs for all shards.
+        knobs.flows = for_shards.size(1..=12);
+    }
     knobs
 }
 
 /// Draws hosts, flows and their programs.
-pub(crate) fn draw(dice: &mut Dice, knobs: &Knobs, options: &Options) -> Drawn {
+pub(crate) fn draw(
+    dice: &mut Dice,
+    for_shards: &mut Dice,
+    knobs: &Knobs,
+    options: &Options,
+) -> Drawn {
     let srq_len = dice.size(64..=2 * knobs.pmtu.bytes());
     let depth = if knobs.calm { 4096 } else { 16 };
     let (mut hosts, mut nodes): (Vec<Host>, Vec<Node>) = (0..knobs.nodes)
         .map(|i| {
-            let mut engine = Engine::new(knobs.config(dice));
+            let config = knobs.config(dice);
             let (mut style, habits) = Knobs::style(dice);
             style.rx = options.rx.unwrap_or(style.rx);
             let gid = gid_of(i as u8, knobs.ipv6);
-            engine.set_gid(0, GidEntry::roce_v2(gid));
-            engine.poll_event();
-            let node = Node::new(&mut engine, habits, knobs.memory, depth, dice);
-            (Host::new(engine, gid, style), node)
+            let engines = engines(&config, gid, knobs.shards[i], for_shards);
+            let division = knobs.division(options.no_faults, for_shards);
+            let steering = Steering::new(division, Dice::new(for_shards.any(), 0));
+            let mut host = Host::new(engines, gid, style, steering);
+            let sabotage = options.sabotage;
+            let node = Node::new(&mut host, (habits, sabotage), knobs.memory, depth, dice);
+            (host, node)
         })
         .unzip();
     let (ends, reach, specs) = draw_flows(dice, knobs, &mut hosts, &mut nodes, srq_len, options);
     Drawn { hosts, nodes, ends, reach, specs }
 }
+
+/// The engines of the shards of a host. Those of several have numbers of their own for queue pairs.
+fn engines(config: &Config, gid: Gid, count: usize, dice: &mut Dice) -> Vec<Engine> {
+    let prefix = dice.range(1..=250) as u32;
+    let engine = |shard: usize| {
+        let mut config = config.clone();
+        if count > 1 {
+            config.seed = config.seed.wrapping_add((shard as u64).wrapping_mul(SHARD_SEED));
+            (config.qpn_first, config.qpn_count) = ((prefix + shard as u32) << 16, 1 << 16);
+        }
+        let mut engine = Engine::new(config);
+        engine.set_gid(0, GidEntry::roce_v2(gid));
+        engine.poll_event();
+        engine
+    };
+    (0..count).map(engine).collect()
+}
+
+/// What the seeds of two shards differ by.
+const SHARD_SEED: u64 = 0x9e37_79b9_7f4a_7c15;
 
 fn gid_of(number: u8, ipv6: bool) -> Gid {
     if ipv6 {
@@ -103,6 +140,8 @@ fn draw_flows(
         } else {
             None
         };
+        let is_forgotten = options.sabotage == Some(Sabotage::ForgetDereg) && !knobs.calm;
+        let mishap = if is_forgotten && kind == Kind::Rc { Some(Mishap::Dereg) } else { mishap };
         let spec = FlowSpec {
             kind,
             nodes: nodes_of,
@@ -126,7 +165,7 @@ fn draw_flows(
             specs.push(spec);
         } else {
             // Memory ran out in the middle: a program is cut short, the flow goes.
-            ends.truncate(first);
+            ends.drain(first..).for_each(|end| end.destroy(&mut hosts[end.node]));
             break;
         }
     }

@@ -1,6 +1,7 @@
 //! What must be true at the end of a run.
 
-use feroce_engine::{QpState, SendOp};
+use feroce_engine::{Engine, QpState, SendOp};
+use feroce_mem::Dereg;
 
 use crate::oracle::Violation;
 use crate::swarm::Sabotage;
@@ -19,12 +20,23 @@ impl World {
         for node in 0..self.nodes.len() {
             self.check_counters(node)?;
             self.nodes[node].memory.check(node)?;
-            if let Some(at) = self.kernel.hosts[node].engine.poll_timeout() {
+            if !self.nodes[node].ended.iter().all(Dereg::is_quiet) {
+                let what = format!("node {node}: a registration that has ended is in use");
+                return Err(Violation::new("quiescence", what));
+            }
+            let engines = self.kernel.hosts[node].shards.iter().map(|shard| &shard.engine);
+            if let Some(at) = engines.filter_map(Engine::poll_timeout).min() {
                 let what = format!("node {node} still wants to be called, at {at:?}");
                 return Err(Violation::new("quiescence", what));
             }
         }
-        self.check_clean()
+        self.check_clean()?;
+        for node in 0..self.nodes.len() {
+            if self.kernel.hosts[node].shards.len() > 1 {
+                self.tear_down(node)?;
+            }
+        }
+        Ok(())
     }
 
     fn check_end(&self, i: usize) -> Result<(), Violation> {
@@ -36,7 +48,7 @@ impl World {
         if !end.is_posted() || end.sends.outstanding() > 0 {
             return Err(Violation::new("liveness", self.stuck()));
         }
-        let state = self.kernel.hosts[end.node].engine.query_qp(end.qpn).and_then(|(a, _)| a.state);
+        let state = self.state(i);
         let expected = match end.life {
             Life::Down => QpState::Err,
             _ => QpState::Rts,
@@ -103,10 +115,13 @@ impl World {
         if !self.knobs.is_clean() {
             return Ok(());
         }
-        let questions: u64 =
-            self.kernel.hosts.iter().map(|n| n.engine.counters().late_ack_requests).sum();
-        for (i, node) in self.kernel.hosts.iter().enumerate() {
-            let (counters, drops) = (node.engine.counters(), node.engine.drops());
+        let shards = || {
+            let hosts = self.kernel.hosts.iter().enumerate();
+            hosts.flat_map(|(i, host)| host.shards.iter().map(move |shard| (i, &shard.engine)))
+        };
+        let questions: u64 = shards().map(|(_, engine)| engine.counters().late_ack_requests).sum();
+        for (i, engine) in shards() {
+            let (counters, drops) = (engine.counters(), engine.drops());
             let unready = counters.send_rnr_err + counters.rcvd_rnr_err;
             let odd = [
                 ("drops", drops.total()),

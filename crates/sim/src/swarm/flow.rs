@@ -1,12 +1,12 @@
 //! Flows: two queue pairs that talk to each other, and what each end is going to do.
 
 use feroce_engine::{
-    AddrVec, AhId, CreatedQp, Dest, Engine, LossPolicy, QpAttr, QpCap, QpInitAttr, QpType,
-    RecvQueue, SendQueue,
+    AddrVec, AhId, CreatedQp, Dest, LossPolicy, QpAttr, QpCap, QpInitAttr, QpType, RecvQueue,
+    SendQueue,
 };
 use feroce_testkit::Connection;
 use feroce_train::Instant;
-use feroce_wire::{Pmtu, Psn, Qkey, Qpn};
+use feroce_wire::{Pmtu, Psn, Qkey, Qpn, Rkey};
 
 use crate::dice::Dice;
 use crate::kernel::Host;
@@ -98,6 +98,8 @@ pub(crate) enum Life {
 pub(crate) struct End {
     pub(crate) kind: Kind,
     pub(crate) node: usize,
+    /// The shard of the node in which its queue pair lives.
+    pub(crate) shard: usize,
     /// Which of the node's protection domains.
     pub(crate) domain: usize,
     pub(crate) mishap: Option<Mishap>,
@@ -126,6 +128,8 @@ pub(crate) struct End {
     pub(crate) arrived: usize,
     /// The engine said that no more shared receives will be taken.
     pub(crate) last_reached: bool,
+    /// Keys of the peer that were deregistered, and the first step that was posted after that.
+    pub(crate) ended: Vec<(Rkey, usize)>,
     /// Running hashes of what completed: sends, receives.
     pub(crate) digests: [u64; 2],
 }
@@ -147,13 +151,13 @@ pub(crate) struct FlowSpec {
 /// Creates the two queue pairs of a flow and connects them.
 pub(crate) fn connect(
     hosts: &mut [Host],
-    nodes: &[Node],
+    nodes: &mut [Node],
     spec: &FlowSpec,
     dice: &mut Dice,
 ) -> [End; 2] {
     let mut ends = [0, 1].map(|side| {
         let number = spec.nodes[side];
-        create(&mut hosts[number].engine, &nodes[number], spec, side, dice)
+        create(&mut hosts[number], &mut nodes[number], spec, side, dice)
     });
     bring_up(hosts, nodes, &mut ends, spec, Instant::ZERO, dice);
     ends
@@ -184,7 +188,7 @@ pub(crate) fn bring_up(
         let (peer_qpn, peer_rd) = (peer.qpn, peer.rd_atomic);
         let dgid = hosts[peer.node].gid;
         let end = &mut ends[side];
-        let engine = &mut hosts[end.node].engine;
+        let engine = &mut hosts[end.node].shards[end.shard].engine;
         let av = AddrVec { dgid, ..AddrVec::default() };
         let mut connection = Connection {
             av,
@@ -221,21 +225,22 @@ fn first_psn(dice: &mut Dice) -> Psn {
     Psn::new(psn as u32)
 }
 
-fn create(engine: &mut Engine, node: &Node, spec: &FlowSpec, side: usize, dice: &mut Dice) -> End {
+/// Which shared receive queue of its node an end uses, if any.
+fn shared_queue(spec: &FlowSpec, side: usize, dice: &mut Dice) -> Option<usize> {
+    if spec.kind == Kind::Xrc {
+        return (side == 1).then_some(1);
+    }
+    let may_share = matches!(spec.mishap, None | Some(Mishap::Error));
+    (may_share && dice.chance(spec.shared_receives)).then_some(0)
+}
+
+fn create(host: &mut Host, node: &mut Node, spec: &FlowSpec, side: usize, dice: &mut Dice) -> End {
     let kind = spec.kind;
     let max_sge = dice.pick(&[1, 2, 4, 8, 32]);
     let max_inline = dice.pick(&[0, 60, 200]);
     let depth = |dice: &mut Dice| dice.pick(&[1, 2, 5, 16, 64]);
     let max_recv_wr = if spec.calm { 64.max(2 * spec.steps as u32) } else { depth(dice) };
-    let srq = match kind {
-        Kind::Xrc => (side == 1).then_some(1),
-        _ if matches!(spec.mishap, None | Some(Mishap::Error))
-            && dice.chance(spec.shared_receives) =>
-        {
-            Some(0)
-        }
-        _ => None,
-    };
+    let srq = shared_queue(spec, side, dice);
     // Memory of a shared receive queue is of the queue's protection domain; that of XRC, too.
     let domain = if kind == Kind::Xrc && side == 1 { SRQ_DOMAIN } else { dice.size(0..=1) };
     let sq_sig_all = dice.chance(0.2);
@@ -262,11 +267,13 @@ fn create(engine: &mut Engine, node: &Node, spec: &FlowSpec, side: usize, dice: 
         congestion_control: true,
         hears_itself: true,
     };
-    let CreatedQp { qpn, sq, rq } = engine.create_qp(init).expect("a queue pair");
-    let recv_delay_ns = if spec.calm { 0 } else { dice.pick(&[0, 0, 5_000, 300_000]) };
+    let shard = node.place(&init, host.shards.len());
+    let CreatedQp { qpn, sq, rq } =
+        host.shards[shard].engine.create_qp(init).expect("a queue pair");
     End {
         kind,
         node: spec.nodes[side],
+        shard,
         domain,
         mishap: spec.mishap,
         life: Life::Up,
@@ -277,9 +284,9 @@ fn create(engine: &mut Engine, node: &Node, spec: &FlowSpec, side: usize, dice: 
         sq_sig_all,
         max_sge,
         max_inline,
+        recv_delay_ns: if spec.calm { 0 } else { dice.pick(&[0, 0, 5_000, 300_000]) },
         rd_atomic: dice.pick(&[1, 2, 4, 16]),
         ah: None,
-        recv_delay_ns,
         steps: Vec::new(),
         next: 0,
         done: Vec::new(),
@@ -289,11 +296,19 @@ fn create(engine: &mut Engine, node: &Node, spec: &FlowSpec, side: usize, dice: 
         receives: RecvLedger::new(false),
         arrived: 0,
         last_reached: false,
+        ended: Vec::new(),
         digests: [0; 2],
     }
 }
 
 impl End {
+    /// Destroys its queue pair, of which nothing was posted.
+    pub(crate) fn destroy(&self, host: &mut Host) {
+        let engine = &mut host.shards[self.shard].engine;
+        let ah = self.ah.map_or(Ok(()), |ah| engine.destroy_ah(ah));
+        assert_eq!((engine.destroy_qp(self.qpn), ah), (Ok(()), Ok(())), "{:?}", self.kind);
+    }
+
     /// The destination of a send of this end.
     pub(crate) fn dest(&self, peer_qpn: Qpn, peer_srq: Option<feroce_engine::SrqId>) -> Dest {
         match (self.kind, self.ah, peer_srq) {
@@ -301,6 +316,15 @@ impl End {
             (Kind::Xrc, _, Some(srq)) => Dest::Xrc(srq.number()),
             _ => Dest::Connected,
         }
+    }
+
+    /// A key that was deregistered before a request was posted that uses it, and that request, of
+    /// those up to `index`, which succeeded.
+    pub(crate) fn used_after_end(&self, index: usize) -> Option<(Rkey, usize)> {
+        self.ended.iter().find_map(|&(key, from)| {
+            let mut posted = from..=index;
+            posted.find(|&i| self.steps[i].touches() == Some(key)).map(|i| (key, i))
+        })
     }
 
     /// Whether the application goes on posting. What was not posted before a reset is posted

@@ -7,15 +7,20 @@ use feroce_train::{Instant, LinkCaps};
 use feroce_wire::Pmtu;
 
 use crate::dice::Dice;
-use crate::kernel::{RxStyle, Style};
+use crate::kernel::{Division, RxStyle, Style};
 use crate::mesh::Faults;
 use crate::swarm::node::Habits;
+
+/// The most shards of a node.
+pub(crate) const MOST_SHARDS: usize = 4;
 
 /// The parameters of a run.
 #[derive(Clone, Debug)]
 pub(crate) struct Knobs {
     /// Engines.
     pub(crate) nodes: usize,
+    /// How many shards each has.
+    pub(crate) shards: Vec<usize>,
     /// Pairs of queue pairs.
     pub(crate) flows: usize,
     /// Work requests on each flow, about.
@@ -58,6 +63,7 @@ impl Knobs {
         let calm = dice.chance(0.25);
         Self {
             nodes: dice.size(2..=4),
+            shards: Vec::new(),
             flows: dice.size(1..=6),
             steps: dice.pick(&[4, 16, 40, 80]),
             pmtu,
@@ -72,6 +78,21 @@ impl Knobs {
             victims: if !calm && dice.chance(0.35) { 0.4 } else { 0.0 },
             shared_receives: dice.pick(&[0.0, 0.0, 0.3, 0.8]),
         }
+    }
+
+    /// Draws how many shards each node has: in half of all runs, one.
+    pub(crate) fn draw_shards(&mut self, dice: &mut Dice) {
+        let is_plain = dice.chance(0.5);
+        let mut count = || if is_plain { 1 } else { dice.size(1..=MOST_SHARDS) };
+        self.shards = (0..self.nodes).map(|_| count()).collect();
+    }
+
+    /// How the kernel of a node divides packets among its shards. Where nothing may go wrong,
+    /// packets of a queue pair stay in order.
+    pub(crate) fn division(&self, keeps_order: bool, dice: &mut Dice) -> Division {
+        let sometimes = Division::Sometimes(dice.pick(&[0.02, 0.2]));
+        let any = [Division::ByQueuePair, Division::BySender, sometimes, sometimes];
+        dice.pick(if keeps_order || self.is_clean() { &any[..2] } else { &any[..] })
     }
 
     /// Restricts the run to what two real adapters can do in little time and memory.

@@ -2,6 +2,7 @@
 
 mod app;
 mod checks;
+mod churn;
 mod control;
 mod draw;
 mod finish;
@@ -12,6 +13,7 @@ mod node;
 mod plan;
 mod program;
 mod reach;
+mod shards;
 mod step;
 mod windows;
 mod world;
@@ -20,7 +22,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use crate::kernel::RxStyle;
+use crate::kernel::{Host, RxStyle, Shard};
 use crate::mesh::Stats;
 use crate::oracle::Violation;
 pub use program::program;
@@ -37,6 +39,10 @@ pub enum Sabotage {
     LoseCompletion,
     /// A byte changes that no grant covers.
     StrayByte,
+    /// The last of several shards does not learn of registrations.
+    ForgetReg,
+    /// The last of several shards does not learn of deregistrations.
+    ForgetDereg,
 }
 
 /// How to run a seed.
@@ -46,6 +52,8 @@ pub struct Options {
     pub trace: bool,
     /// How packets reach every engine, instead of what the seed says.
     pub rx: Option<RxStyle>,
+    /// How many shards every node has, 1 to 4, instead of what the seed says.
+    pub shards: Option<usize>,
     /// No faults, whatever the seed says.
     pub no_faults: bool,
     /// Nothing whose outcome depends on timing: reliable connections only, without mishaps,
@@ -87,6 +95,8 @@ impl Summary {
 pub struct Failure {
     /// The seed.
     pub seed: u64,
+    /// How many shards every node had, if not what the seed says.
+    pub shards: Option<usize>,
     /// What was violated.
     pub violation: Violation,
     /// The shape of the run.
@@ -97,9 +107,10 @@ pub struct Failure {
 
 impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { seed, violation, shape, trace } = self;
+        let Self { seed, shards, violation, shape, trace } = self;
+        let shards = shards.map(|count| format!(" --shards {count}")).unwrap_or_default();
         writeln!(f, "FEROCE_SEED={seed}")?;
-        writeln!(f, "replay: cargo xtask swarm --seed {seed}")?;
+        writeln!(f, "replay: cargo xtask swarm --seed {seed}{shards}")?;
         writeln!(f, "{shape}")?;
         write!(f, "{trace}")?;
         writeln!(f, "violated: {violation}")
@@ -117,9 +128,14 @@ pub fn check(seed: u64, options: &Options) -> Result<Summary, Box<Failure>> {
     let summary = run(seed, options)?;
     if seed.is_multiple_of(COMPARED) && !options.trace {
         if run(seed, options)? != summary {
-            return Err(differs(seed, "determinism", "two runs of this seed differ"));
+            return Err(differs(
+                seed,
+                options.shards,
+                "determinism",
+                "two runs of this seed differ",
+            ));
         }
-        compare_trains(seed)?;
+        compare_trains(seed, options.shards)?;
     }
     Ok(summary)
 }
@@ -129,38 +145,41 @@ pub fn check(seed: u64, options: &Options) -> Result<Summary, Box<Failure>> {
 /// If the engine transmits only after all packets of a train, the same packets leave at the same
 /// times. If it transmits after each packet, acknowledgements differ, but completions and memory
 /// are the same.
-pub fn compare_trains(seed: u64) -> Result<(), Box<Failure>> {
+pub fn compare_trains(seed: u64, shards: Option<usize>) -> Result<(), Box<Failure>> {
     let with = |rx, predictable| {
-        let options = Options { rx: Some(rx), predictable, ..Options::default() };
+        let options = Options { rx: Some(rx), predictable, shards, ..Options::default() };
         run(seed, &options)
     };
     // Timers that were set between the packets of a train may expire in vain: the number of events
     // differs then, and nothing else does.
     let visible = |summary| Summary { events: 0, ..summary };
     if visible(with(RxStyle::Train, false)?) != visible(with(RxStyle::Packets, false)?) {
-        return Err(differs(seed, "trains", "a train is answered differently from its packets"));
+        let what = "a train is answered differently from its packets";
+        return Err(differs(seed, shards, "trains", what));
     }
     let (train, packets) = (with(RxStyle::Train, true)?, with(RxStyle::EachPacket, true)?);
     if train.result_hash != packets.result_hash {
-        return Err(differs(seed, "trains", "trains and packets come to different results"));
+        let what = "trains and packets come to different results";
+        return Err(differs(seed, shards, "trains", what));
     }
     Ok(())
 }
 
-fn differs(seed: u64, oracle: &'static str, what: &str) -> Box<Failure> {
+fn differs(seed: u64, shards: Option<usize>, oracle: &'static str, what: &str) -> Box<Failure> {
     let violation = Violation::new(oracle, what);
-    Box::new(Failure { seed, violation, shape: String::new(), trace: String::new() })
+    Box::new(Failure { seed, shards, violation, shape: String::new(), trace: String::new() })
 }
 
 /// Runs one seed.
 pub fn run(seed: u64, options: &Options) -> Result<Summary, Box<Failure>> {
+    let shards = options.shards;
     let made = catch_unwind(AssertUnwindSafe(|| World::new(seed, options)));
     let mut world = match made {
         Ok(world) => world,
         Err(panic) => {
             let violation = panicked(&*panic);
             let (shape, trace) = ("while the run was set up".into(), String::new());
-            return Err(Box::new(Failure { seed, violation, shape, trace }));
+            return Err(Box::new(Failure { seed, shards, violation, shape, trace }));
         }
     };
     let outcome = catch_unwind(AssertUnwindSafe(|| world.run()));
@@ -170,7 +189,7 @@ pub fn run(seed: u64, options: &Options) -> Result<Summary, Box<Failure>> {
         Err(panic) => panicked(&*panic),
     };
     let trace = world.kernel.trace.tail();
-    Err(Box::new(Failure { seed, violation, shape: shape(&world), trace }))
+    Err(Box::new(Failure { seed, shards, violation, shape: shape(&world), trace }))
 }
 
 fn panicked(panic: &(dyn core::any::Any + Send)) -> Violation {
@@ -201,8 +220,11 @@ fn summary(world: &World) -> Summary {
 
 fn counts(world: &World) -> BTreeMap<String, u64> {
     let mut counts = world.outcomes.clone();
-    for host in &world.kernel.hosts {
-        let engine = &host.engine;
+    let passed_on: u64 = world.kernel.hosts.iter().map(Host::passed_on).sum();
+    if passed_on > 0 {
+        counts.insert("passed_on".into(), passed_on);
+    }
+    for Shard { engine, .. } in world.kernel.hosts.iter().flat_map(|host| &host.shards) {
         for (name, n) in engine.counters().iter().chain(engine.drops().iter()) {
             *counts.entry(name.into()).or_insert(0) += n;
         }
@@ -213,13 +235,15 @@ fn counts(world: &World) -> BTreeMap<String, u64> {
 fn shape(world: &World) -> String {
     let mut text = format!("{:?}", world.knobs);
     for (i, (host, node)) in world.kernel.hosts.iter().zip(&world.nodes).enumerate() {
-        let (style, habits, config) = (host.style, node.habits, host.engine.config());
+        let (style, habits, config) = (host.style, node.habits, host.shards[0].engine.config());
         text += &format!("\nnode {i}: {style:?} {habits:?} {config:?}");
     }
     for (i, end) in world.ends.iter().enumerate() {
-        let (kind, node, qpn) = (end.kind, end.node, end.qpn.get());
-        text +=
-            &format!("\nend {i}: {kind:?} on node {node}, qp {qpn:#x}, {} steps", end.steps.len());
+        let (kind, node, shard, qpn) = (end.kind, end.node, end.shard, end.qpn.get());
+        let steps = end.steps.len();
+        text += &format!(
+            "\nend {i}: {kind:?} on node {node}, shard {shard}, qp {qpn:#x}, {steps} steps"
+        );
         if let Some(mishap) = end.mishap {
             text += &format!(", {mishap:?}");
         }

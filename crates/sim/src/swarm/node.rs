@@ -1,12 +1,15 @@
 //! A node: what an application has at its host: memory with its model, registrations and queues.
 
-use feroce_engine::{CqId, CqPoller, Engine, SrqId, SrqInitAttr, SrqQueue, XrcdId};
-use feroce_mem::{Access, PdId};
+use feroce_engine::{CqId, QpInitAttr, QpType, SrqId, SrqInitAttr, SrqQueue, XrcdId};
+use feroce_mem::{Access, Dereg, PdId};
 use feroce_testkit::Mr;
 use feroce_train::Instant;
 
 use crate::dice::Dice;
+use crate::kernel::Host;
 use crate::oracle::{Memory, RecvLedger};
+use crate::swarm::Sabotage;
+use crate::swarm::shards::{Cq, Spare, alloc_pd, register};
 use crate::swarm::step::Recv;
 
 /// Words that the flows of all nodes count up.
@@ -54,10 +57,18 @@ pub(crate) struct Node {
     pub(crate) domains: Vec<Domain>,
     /// Every registration.
     pub(crate) mrs: Vec<Mr>,
-    pub(crate) cqs: Vec<(CqId, CqPoller)>,
+    pub(crate) cqs: Vec<Cq>,
+    /// Registrations that ended while traffic ran.
+    pub(crate) ended: Vec<Dereg>,
+    /// Objects that no flow uses.
+    pub(super) spares: Vec<Spare>,
     /// For ordinary queue pairs, and for XRC.
     pub(crate) srqs: Vec<Shared>,
     pub(crate) xrcd: XrcdId,
+    /// How many queue pairs were given a shard so far.
+    placed: usize,
+    /// What registrations leave out on purpose.
+    pub(crate) sabotage: Option<Sabotage>,
     /// When the application runs next.
     pub(crate) tick_at: Option<Instant>,
     /// What fetch-and-add returned, by counter.
@@ -65,10 +76,10 @@ pub(crate) struct Node {
 }
 
 impl Node {
-    /// Objects at `engine`, with `memory` bytes.
+    /// Objects at `host`, with `memory` bytes.
     pub(crate) fn new(
-        engine: &mut Engine,
-        habits: Habits,
+        host: &mut Host,
+        (habits, sabotage): (Habits, Option<Sabotage>),
         memory: usize,
         srq_depth: u32,
         dice: &mut Dice,
@@ -84,9 +95,10 @@ impl Node {
         }
         let domains = (0..2)
             .map(|_| {
-                let pd = engine.alloc_pd().expect("a protection domain");
-                let mut reg =
-                    |at, len, access| register(engine, &memory, pd, (at, len), access, dice);
+                let pd = alloc_pd(host);
+                let mut reg = |at, len, access| {
+                    register(host, &memory, pd, (at, len), access, (sabotage, &mut *dice))
+                };
                 Domain {
                     pd,
                     pool: reg(pool.0, pool.1, Access::REMOTE_READ),
@@ -100,11 +112,12 @@ impl Node {
             })
             .collect::<Vec<_>>();
         let mrs = domains.iter().flat_map(|d| [d.pool, d.own, d.counters]).collect();
-        let cqs: Vec<_> = (0..if habits.two_cqs { 2 } else { 1 })
-            .map(|_| engine.create_cq(8192).expect("a completion queue"))
-            .collect();
-        let xrcd = engine.alloc_xrcd().expect("an XRC domain");
-        let recv_cq = cqs[cqs.len() - 1].0;
+        let mut cqs: Vec<_> =
+            (0..if habits.two_cqs { 2 } else { 1 }).map(|_| Cq::create(host, 8192)).collect();
+        let xrcd = host.first().alloc_xrcd().expect("an XRC domain");
+        let last = cqs.len() - 1;
+        let recv_cq = cqs[last].id;
+        cqs[last].add_home(0);
         let srqs = [None, Some((xrcd, recv_cq))]
             .map(|xrc| {
                 let attr = SrqInitAttr {
@@ -114,7 +127,7 @@ impl Node {
                     limit: 0,
                     xrc,
                 };
-                let (id, queue) = engine.create_srq(attr).expect("a shared receive queue");
+                let (id, queue) = host.first().create_srq(attr).expect("a shared receive queue");
                 let ledger = RecvLedger::new(true);
                 Shared { id, queue, recvs: Vec::new(), next: 0, ledger }
             })
@@ -125,53 +138,59 @@ impl Node {
             domains,
             mrs,
             cqs,
+            ended: Vec::new(),
+            spares: Vec::new(),
             srqs,
             xrcd,
+            placed: 0,
+            sabotage,
             tick_at: None,
             counted: [Vec::new(), Vec::new()],
         }
     }
 
-    /// Registers part of the region, at a random address.
+    /// Registers part of the region, at a random address, in all shards.
     pub(crate) fn register(
         &mut self,
-        engine: &mut Engine,
+        host: &mut Host,
         domain: usize,
         range: (usize, usize),
         access: Access,
         dice: &mut Dice,
     ) -> Mr {
-        let pd = self.domains[domain].pd;
-        let mr = register(engine, &self.memory, pd, range, access, dice);
+        let (pd, sabotage) = (self.domains[domain].pd, self.sabotage);
+        let mr = register(host, &self.memory, pd, range, access, (sabotage, dice));
         self.mrs.push(mr);
         mr
     }
 
     /// Where sends complete.
     pub(crate) fn send_cq(&self) -> CqId {
-        self.cqs[0].0
+        self.cqs[0].id
     }
 
     /// Where receives complete.
     pub(crate) fn recv_cq(&self) -> CqId {
-        self.cqs[self.cqs.len() - 1].0
+        self.cqs[self.cqs.len() - 1].id
+    }
+
+    /// The shard of a new queue pair, which completes to the queues of the node: each gets one in
+    /// turn, of those that may be in any.
+    pub(crate) fn place(&mut self, init: &QpInitAttr, shards: usize) -> usize {
+        let may_be_anywhere = matches!(init.qp_type, QpType::Rc | QpType::Uc) && init.srq.is_none();
+        let shard = if may_be_anywhere { self.placed % shards } else { 0 };
+        self.placed += usize::from(may_be_anywhere);
+        // Nothing completes at a target of XRC: its shared receive queues have a queue for that.
+        if init.qp_type != QpType::XrcTgt {
+            let used = [init.send_cq, init.recv_cq];
+            let cqs = self.cqs.iter_mut().filter(|cq| used.contains(&cq.id));
+            cqs.for_each(|cq| cq.add_home(shard));
+        }
+        shard
     }
 
     /// Whether completions wait to be polled.
     pub(crate) fn has_completions(&self) -> bool {
-        self.cqs.iter().any(|(_, poller)| !poller.is_empty())
+        self.cqs.iter().any(Cq::has_completions)
     }
-}
-
-fn register(
-    engine: &mut Engine,
-    memory: &Memory,
-    pd: PdId,
-    range: (usize, usize),
-    access: Access,
-    dice: &mut Dice,
-) -> Mr {
-    let iova = if dice.chance(0.3) { 0 } else { (dice.any() >> 2) & !7 };
-    let iova = (iova != 0).then_some(iova);
-    Mr::register(engine, pd, &memory.region, range, iova, access)
 }

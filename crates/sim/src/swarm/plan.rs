@@ -96,8 +96,8 @@ impl Planner<'_> {
         if unsure {
             node.memory.forget(at, len);
         }
-        let engine = &mut self.hosts[number].engine;
-        let mr = node.register(engine, domain, (at, len), access, self.dice);
+        let host = &mut self.hosts[number];
+        let mr = node.register(host, domain, (at, len), access, self.dice);
         Some(Area { at, len, mr })
     }
 
@@ -256,10 +256,12 @@ impl Planner<'_> {
         }
     }
 
-    /// Keys are bound where it is known how far the flow comes.
+    /// Keys are bound where it is known how far the flow comes, and at hosts with one shard.
     fn may_bind(&self) -> bool {
         let end = &self.ends[self.first];
-        end.kind == Kind::Rc && end.mishap != Some(Mishap::Reset)
+        let mut nodes = self.ends[self.first..].iter().map(|end| end.node);
+        let have_windows = nodes.all(|node| self.hosts[node].shards.len() == 1);
+        have_windows && end.kind == Kind::Rc && end.mishap != Some(Mishap::Reset)
     }
 
     fn send(&mut self, side: usize) -> Option<()> {
@@ -477,8 +479,8 @@ impl Planner<'_> {
         let node = &mut self.nodes[number];
         let at = node.memory.take(len, false, self.dice)?;
         node.memory.forget(at, len);
-        let engine = &mut self.hosts[number].engine;
-        let mr = node.register(engine, domain, (at, len), ALL, self.dice);
+        let host = &mut self.hosts[number];
+        let mr = node.register(host, domain, (at, len), ALL, self.dice);
         let op = if self.dice.chance(0.5) {
             self.receive(side, room)?;
             SendOp::WriteImm(mr.remote(at), imm)

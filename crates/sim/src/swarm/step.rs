@@ -1,6 +1,7 @@
 //! The steps of a program: a request or a receive, and what it must lead to.
 
-use feroce_engine::{RecvWr, SendFlags, SendWr, WcOpcode};
+use feroce_engine::{RecvWr, SendFlags, SendOp, SendWr, WcOpcode};
+use feroce_wire::Rkey;
 
 /// A send to be posted, and what it must lead to.
 #[derive(Debug)]
@@ -21,6 +22,22 @@ pub(crate) struct Step {
 impl Step {
     pub(crate) fn is_signaled(&self) -> bool {
         self.wr.flags.contains(SendFlags::SIGNALED)
+    }
+
+    /// The key of the peer of which it touches at least a byte: the key of a request for none is
+    /// not looked at.
+    pub(crate) fn touches(&self) -> Option<Rkey> {
+        let fetched = self.fetched.as_ref().map_or(0, |fetched| fetched.len);
+        let (remote, len) = match self.wr.op {
+            SendOp::Write(remote) | SendOp::WriteImm(remote, _) | SendOp::AtomicWrite(remote) => {
+                (remote, self.payload.len())
+            }
+            SendOp::Read(remote)
+            | SendOp::CmpSwap { remote, .. }
+            | SendOp::FetchAdd { remote, .. } => (remote, fetched),
+            _ => return None,
+        };
+        (len > 0).then_some(remote.rkey)
     }
 }
 

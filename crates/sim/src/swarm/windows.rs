@@ -103,7 +103,7 @@ impl Planner<'_> {
             return Some(token);
         }
         let end = &self.ends[self.first + owner];
-        let (node, engine) = (&self.nodes[end.node], &mut self.hosts[end.node].engine);
+        let (node, engine) = (&self.nodes[end.node], self.hosts[end.node].first());
         let pd = node.domains[end.domain].pd;
         let token = self.dice.pick(&[Token::One, Token::Two, Token::Fast]);
         let key = match token {

@@ -2,12 +2,12 @@
 
 use std::collections::BTreeMap;
 
-use feroce_engine::{AsyncEvent, Event, QpState};
+use feroce_engine::{AsyncEvent, Engine, Event, QpState};
 use feroce_train::Instant;
 use feroce_wire::Qpn;
 
 use crate::dice::Dice;
-use crate::kernel::{Advanced, Kernel, Trace};
+use crate::kernel::{Advanced, Kernel, Place, Shard, Trace};
 use crate::mesh::Mesh;
 use crate::oracle::Violation;
 use crate::swarm::draw::{Drawn, draw, draw_knobs};
@@ -15,6 +15,7 @@ use crate::swarm::flow::{End, FlowSpec, Kind, Mishap};
 use crate::swarm::knobs::Knobs;
 use crate::swarm::node::Node;
 use crate::swarm::reach::Reach;
+use crate::swarm::shards::Cq;
 use crate::swarm::{Options, Sabotage};
 
 /// What applications schedule.
@@ -34,6 +35,8 @@ pub(crate) enum Doing {
     Forge,
     /// The queues of a node change their depth.
     Resize(usize),
+    /// A node makes objects that no flow uses, or destroys them.
+    Churn(usize),
     /// The send queue of an end is stopped.
     Drain(usize),
     /// The send queue of an end is started again.
@@ -55,6 +58,8 @@ pub(crate) struct World {
     pub(crate) specs: Vec<FlowSpec>,
     /// Decides when applications run.
     pub(crate) dice: Dice,
+    /// Decides when shards run and which of them is polled first.
+    pub(crate) for_shards: Dice,
     pub(crate) knobs: Knobs,
     pub(crate) sabotage: Option<Sabotage>,
     /// Completions by outcome.
@@ -65,8 +70,10 @@ impl World {
     /// Creates everything that `seed` decides.
     pub(crate) fn new(seed: u64, options: &Options) -> Self {
         let mut dice = Dice::new(seed, 1);
-        let knobs = draw_knobs(&mut dice, options);
-        let Drawn { hosts, nodes, ends, reach, specs } = draw(&mut dice, &knobs, options);
+        let mut for_shards = Dice::new(seed, 4);
+        let knobs = draw_knobs(&mut dice, &mut for_shards, options);
+        let Drawn { hosts, nodes, ends, reach, specs } =
+            draw(&mut dice, &mut for_shards, &knobs, options);
         let gids = hosts.iter().map(|host| host.gid).collect();
         let mut mesh =
             Mesh::new(Dice::new(seed, 2), gids, knobs.faults, knobs.faults_until, knobs.latency);
@@ -78,6 +85,7 @@ impl World {
             reach,
             specs,
             dice: Dice::new(seed, 3),
+            for_shards: Dice::new(seed, 5),
             knobs,
             sabotage: options.sabotage,
             outcomes: BTreeMap::new(),
@@ -101,6 +109,14 @@ impl World {
             for _ in 0..self.dice.pick(&[0, 0, 1, 3]) {
                 let at = Instant::from_nanos(self.dice.range(0..=1_000_000));
                 self.kernel.schedule(at, Doing::Resize(node));
+            }
+        }
+        for node in 0..self.nodes.len() {
+            if self.kernel.hosts[node].shards.len() > 1 {
+                for _ in 0..self.for_shards.pick(&[0, 3, 12]) {
+                    let at = Instant::from_nanos(self.for_shards.range(0..=1_000_000));
+                    self.kernel.schedule(at, Doing::Churn(node));
+                }
             }
         }
         for _ in 0..self.knobs.forged {
@@ -165,6 +181,7 @@ impl World {
             Doing::Recover(end) => return self.recover(end),
             Doing::Forge => self.forge(),
             Doing::Resize(node) => self.resize(node),
+            Doing::Churn(node) => return self.churn(node),
             Doing::Drain(end) => {
                 self.set_state(end, QpState::Sqd, "drains");
                 let at = self.kernel.now().plus_nanos(self.dice.range(1_000..=3_000_000));
@@ -175,13 +192,42 @@ impl World {
         Ok(())
     }
 
-    /// Lets the engine of a node transmit, and looks at what it reports.
+    /// Lets the engines of a node transmit, and looks at what they report. Each of several shards
+    /// runs at once or in a moment, as its own thread does when a doorbell is rung.
     pub(crate) fn pump(&mut self, node: usize) {
-        self.kernel.pump(node);
+        let count = self.kernel.hosts[node].shards.len();
+        for shard in 0..count {
+            let place = Place { host: node, shard };
+            if count == 1 || self.for_shards.chance(0.5) {
+                self.kernel.pump(place);
+            } else {
+                let later = self.for_shards.range(1..=5_000);
+                self.kernel.wake(place, self.kernel.now().plus_nanos(later));
+            }
+        }
         self.attend(node);
     }
 
-    /// The engine of a node ran: takes its events and wakes the application if it has
+    /// Where the queue pair of an end lives.
+    pub(crate) fn place(&self, end: usize) -> Place {
+        let End { node, shard, .. } = self.ends[end];
+        Place { host: node, shard }
+    }
+
+    /// The engine that has the queue pair of an end.
+    pub(crate) fn engine(&mut self, end: usize) -> &mut Engine {
+        let Place { host, shard } = self.place(end);
+        &mut self.kernel.hosts[host].shards[shard].engine
+    }
+
+    /// What state the queue pair of an end is in, if it exists.
+    pub(crate) fn state(&self, end: usize) -> Option<QpState> {
+        let Place { host, shard } = self.place(end);
+        let engine = &self.kernel.hosts[host].shards[shard].engine;
+        engine.query_qp(self.ends[end].qpn).and_then(|(attr, _)| attr.state)
+    }
+
+    /// Engines of a node ran: takes their events and wakes the application if it has
     /// something to do.
     fn attend(&mut self, node: usize) {
         self.drain_events(node);
@@ -189,9 +235,22 @@ impl World {
     }
 
     fn drain_events(&mut self, node: usize) {
-        while let Some(event) = self.kernel.hosts[node].engine.poll_event() {
+        for shard in 0..self.kernel.hosts[node].shards.len() {
+            self.drain_events_of(Place { host: node, shard });
+        }
+    }
+
+    fn drain_events_of(&mut self, place: Place) {
+        let node = place.host;
+        while let Some(event) = self.kernel.hosts[node].shards[place.shard].engine.poll_event() {
             match event {
-                Event::Completion(_) | Event::Poller(_) => self.tick_soon(node),
+                Event::Completion(id) => {
+                    let mut cqs = self.nodes[node].cqs.iter_mut();
+                    if cqs.find(|cq| cq.id == id).is_some_and(Cq::take_event) {
+                        self.tick_soon(node);
+                    }
+                }
+                Event::Poller(_) => self.tick_soon(node),
                 Event::Async(AsyncEvent::CqError(_)) => {
                     panic!("a completion queue of node {node} overran")
                 }
@@ -234,7 +293,7 @@ impl World {
         let to = self.dice.size(0..=self.nodes.len() - 1);
         let qpns: Vec<Qpn> = self.ends.iter().filter(|e| e.node == to).map(|e| e.qpn).collect();
         let batch = self.kernel.fabric.forge(to, &qpns);
-        self.kernel.forge(to, &batch);
+        self.kernel.forge(to, batch);
         self.attend(to);
     }
 
@@ -243,8 +302,7 @@ impl World {
         let mut text =
             format!("not over at {:?} after {} events", self.kernel.now(), self.kernel.events());
         for (i, end) in self.ends.iter().enumerate() {
-            let state =
-                self.kernel.hosts[end.node].engine.query_qp(end.qpn).and_then(|(a, _)| a.state);
+            let state = self.state(i);
             let idle = end.is_posted() && end.sends.outstanding() == 0;
             if !idle {
                 text += &format!(
@@ -263,8 +321,10 @@ impl World {
             }
         }
         for (i, host) in self.kernel.hosts.iter().enumerate() {
-            let due = host.engine.poll_timeout();
-            text += &format!("\n  node {i} wants to be called at {due:?}");
+            for (shard, Shard { engine, .. }) in host.shards.iter().enumerate() {
+                let due = engine.poll_timeout();
+                text += &format!("\n  shard {shard} of node {i} wants to be called at {due:?}");
+            }
         }
         text
     }
