@@ -11,7 +11,7 @@ use std::time::Duration;
 use feroce::cm::{Connector, Listener, Manager};
 use feroce::{
     Access, Context, Cq, Dest, Device, Error, FaultConfig, Iova, Mr, Notify, Pd, Qp, QpCap, Rereg,
-    SendOp, SendWr, Settings, TransportKind, WcStatus,
+    SendFlags, SendOp, SendWr, Settings, TransportKind, WcStatus,
 };
 use nix::sched::sched_getaffinity;
 use nix::unistd::Pid;
@@ -189,6 +189,39 @@ fn one_event_comes_for_a_request_of_whatever_shard() {
         write((round + 1) % 4);
         take();
         assert_eq!(channel.try_event(), None, "round {round}");
+    }
+}
+
+/// A request for any completion ends with its event, also in the shards that did not give it.
+#[test]
+fn a_request_for_solicited_completions_waits_for_one() {
+    let mut a = Host::new(address(246, 1), settings());
+    let b = Host::new(address(246, 2), settings());
+    let channel = b.context.create_comp_channel().unwrap();
+    let cq = b.context.create_cq_with(64, &channel).unwrap();
+    let mut receivers: Vec<Qp> =
+        (0..2).map(|_| b.pd.rc_qp(&cq, &cq, QpCap::new(8, 8)).create().unwrap()).collect();
+    a.qps.iter_mut().zip(&mut receivers).for_each(|(a, b)| connect(a, b));
+    let mut send = |i: usize, flags: SendFlags| {
+        receivers[i].post_recv([b.mr.recv(i as u64, 0..8)]).unwrap();
+        let mut wr = SendWr::new(0, SendOp::Send, a.mr.data(0..8));
+        wr.flags |= flags;
+        a.qps[i].post_send([wr]).unwrap();
+        assert_eq!(a.cq.wait().unwrap().status, WcStatus::Success);
+        // A thread that waits would ask for an event itself.
+        while cq.take_one().is_none() {
+            std::thread::yield_now();
+        }
+    };
+    for first in [0, 1] {
+        cq.notify(Notify::Next);
+        send(first, SendFlags::empty());
+        assert_eq!(channel.wait(Some(20_000)).unwrap(), Some(cq.id()));
+        cq.notify(Notify::Solicited);
+        send(first ^ 1, SendFlags::empty());
+        assert_eq!(channel.wait(Some(50)).unwrap(), None, "an event of what was not asked for");
+        send(first ^ 1, SendFlags::SOLICITED);
+        assert_eq!(channel.wait(Some(20_000)).unwrap(), Some(cq.id()));
     }
 }
 

@@ -120,6 +120,11 @@ impl CqPoller {
         self.shared.arm.fetch_or(notify as u8, Ordering::AcqRel);
     }
 
+    /// Takes back what was asked for and has not led to an event.
+    pub fn disarm(&self) {
+        self.shared.arm.fetch_and(NAP, Ordering::AcqRel);
+    }
+
     /// A polling thread is about to sleep briefly, and wants to be woken at the next completion
     /// (`Event::Poller`). False: an entry waits, and the thread should not sleep. The request lasts
     /// until the next completion even if the thread wakes up earlier: another thread that polls the

@@ -281,6 +281,11 @@ impl Asked {
         self.0.store(true, Ordering::Release);
     }
 
+    /// Whether the consumer waits for an event.
+    pub(crate) fn is_pending(&self) -> bool {
+        self.0.load(Ordering::Acquire)
+    }
+
     /// Whether the consumer waits for an event, which it gets now.
     fn take(&self) -> bool {
         self.0.swap(false, Ordering::AcqRel)

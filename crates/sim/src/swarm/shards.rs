@@ -56,6 +56,9 @@ impl Cq {
 
     /// Asks for an event: of the first shard that has a completion.
     pub(crate) fn arm(&mut self) {
+        if !self.asked {
+            self.rings.iter().for_each(CqPoller::disarm);
+        }
         self.asked = true;
         self.rings.iter().for_each(|ring| ring.arm(Notify::Next));
     }

@@ -25,6 +25,9 @@ pub(super) struct Rings {
     next: AtomicUsize,
     /// Whether the consumer waits for an event.
     asked: Arc<Asked>,
+    /// Held by a thread that asks: another that asks at the same time must not take back what this
+    /// one has asked for.
+    asking: Mutex<()>,
     shards: Arc<Shards>,
 }
 
@@ -88,7 +91,8 @@ impl Rings {
         let all = pollers.into_iter().zip(shards.iter()).map(ring).collect();
         let shards = Arc::clone(shards);
         let (homes, next) = (AtomicU32::new(0), AtomicUsize::new(0));
-        Ok((id, Self { all, homes, next, asked, shards }))
+        let asking = Mutex::new(());
+        Ok((id, Self { all, homes, next, asked, asking, shards }))
     }
 
     /// A queue pair of this shard is about to complete to the queue.
@@ -200,8 +204,15 @@ impl Rings {
 
     /// Asks for an event: of the first shard that has a completion.
     pub(super) fn notify(&self, notify: Notify) {
+        let asking = self.asking.lock().unwrap_or_else(PoisonError::into_inner);
+        if !self.asked.is_pending() {
+            // Rings that did not give the last event still have the request for it, which may have
+            // been for more completions than this one.
+            self.all.iter().for_each(|ring| ring.poller().disarm());
+        }
         self.asked.ask();
         self.all.iter().for_each(|ring| ring.poller().arm(notify));
+        drop(asking);
         self.all.iter().for_each(|ring| ring.driver.expect_event());
     }
 
