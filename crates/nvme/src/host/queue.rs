@@ -342,6 +342,11 @@ impl HostQueue {
     ) -> Result<T, HostError> {
         let ticket = Ticket { waiting: &self.waiting, what, number: self.waiting.ticket() };
         poll_fn(|cx| {
+            // A place for a command is often free at once, and looking for completions may take as
+            // long as one takes to come.
+            if let Some(found) = look(&mut self.inbox(), ticket.number) {
+                return Poll::Ready(Ok(found));
+            }
             self.waiting.lock().of(what).insert(ticket.number, cx.waker().clone());
             self.collect();
             let mut inbox = self.inbox();
