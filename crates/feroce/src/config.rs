@@ -27,6 +27,7 @@ mod values;
 pub use backend::Backend;
 pub use error::{SettingError, SettingPlace};
 pub use sources::SettingSource;
+use sources::{config_file, written};
 use values::{addresses, affinity, bytes, lint, name, number, portd, shards, switch};
 
 /// What the drop-in library does about likely mistakes in the use of verbs.
@@ -548,26 +549,6 @@ impl Settings {
             "| in the file | in the environment | default | meaning |\n|---|---|---|---|\n{rows}"
         )
     }
-}
-
-/// A value of the file, as the environment would have it.
-fn written(value: &toml::Value) -> String {
-    match value {
-        toml::Value::String(s) => s.clone(),
-        toml::Value::Boolean(b) => u8::from(*b).to_string(),
-        other => other.to_string(),
-    }
-}
-
-/// The file to read, if there is one. A file that `FEROCE_CONFIG` names must exist. The working
-/// directory is not searched: it may be another user's, and a settings file names files to write.
-fn config_file() -> Option<PathBuf> {
-    if let Some(path) = env::var_os("FEROCE_CONFIG").filter(|p| !p.is_empty()) {
-        return Some(path.into());
-    }
-    let home = || env::var_os("HOME").map(|home| PathBuf::from(home).join(".config"));
-    let user = env::var_os("XDG_CONFIG_HOME").map(PathBuf::from).or_else(home);
-    user.map(|dir| dir.join("feroce/feroce.toml")).filter(|path| path.is_file())
 }
 
 /// What the names of our variables begin with.

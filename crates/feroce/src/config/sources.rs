@@ -1,8 +1,9 @@
 //! Where the values of settings come from.
 
+use std::path::PathBuf;
 use std::{env, fs};
 
-use super::{KEYS, SettingError, SettingPlace, Settings, config_file, variable_name, written};
+use super::{KEYS, SettingError, SettingPlace, Settings, variable_name};
 use crate::Error;
 
 /// A setting, and where its value comes from.
@@ -62,4 +63,24 @@ impl Settings {
         });
         Ok(sources.collect())
     }
+}
+
+/// A value of the file, as the environment would have it.
+pub(super) fn written(value: &toml::Value) -> String {
+    match value {
+        toml::Value::String(s) => s.clone(),
+        toml::Value::Boolean(b) => u8::from(*b).to_string(),
+        other => other.to_string(),
+    }
+}
+
+/// The file to read, if there is one. A file that `FEROCE_CONFIG` names must exist. The working
+/// directory is not searched: it may be another user's, and a settings file names files to write.
+pub(super) fn config_file() -> Option<PathBuf> {
+    if let Some(path) = env::var_os("FEROCE_CONFIG").filter(|p| !p.is_empty()) {
+        return Some(path.into());
+    }
+    let home = || env::var_os("HOME").map(|home| PathBuf::from(home).join(".config"));
+    let user = env::var_os("XDG_CONFIG_HOME").map(PathBuf::from).or_else(home);
+    user.map(|dir| dir.join("feroce/feroce.toml")).filter(|path| path.is_file())
 }
