@@ -1,8 +1,7 @@
 //! The event kernel: a clock, an agenda, hosts and a fabric.
 //!
 //! The kernel drives engines as a driver does: it delivers packets, serves timers and transmits.
-//! Shards of a
-//! host have a timer and a link each, so the agenda decides in which order they run.
+//! Shards of a host have a timer and a link each, so the agenda decides in which order they run.
 //!
 //! What runs on the hosts enters events of its own type into the agenda ([`Kernel::schedule`]) and
 //! gets them back from [`Kernel::advance`].
