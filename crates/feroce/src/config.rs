@@ -419,8 +419,7 @@ const KEYS: &[Key] = &[
         name: "affinity",
         default: "any",
         help: "processors on which the threads of the shards run, in turn, such as `2-5` or \
-               `0,2`; with `any`, where the kernel likes, which moves a thread near those that \
-               wake it",
+               `0,2`; with `any`, where the kernel likes",
         apply: |s, v| set(&mut s.affinity, affinity(v)),
     },
     Key {
