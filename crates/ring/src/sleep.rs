@@ -21,11 +21,12 @@
 //! be woken instead arms. The thread sets `idle` and then reads `armed_at`; the consumer sets
 //! `armed_at` and then reads `idle`. A sequentially consistent fence stands between the two steps
 //! of each, so that at least one of them sees what the other has set: the thread does not sleep, or
-//! the consumer wakes it.
+//! the consumer wakes it. A consumer that polls again withdraws: the thread need not stay awake
+//! beside it.
 
 use core::fmt;
 
-use crate::sync::{AtomicBool, AtomicU64, Ordering, fence};
+use crate::sync::{AtomicBool, AtomicU32, AtomicU64, Ordering, fence};
 
 /// No deadline.
 const NEVER: u64 = u64::MAX;
@@ -39,7 +40,9 @@ pub struct Sleeper {
     planned: AtomicU64,
     /// The thread leaves the work to a consumer that polls.
     idle: AtomicBool,
-    /// When a consumer last wanted to be woken; 0 if none ever did.
+    /// Consumers that want to be woken.
+    armed: AtomicU32,
+    /// When one of them last said so.
     armed_at: AtomicU64,
 }
 
@@ -49,6 +52,7 @@ impl Sleeper {
         Self {
             planned: AtomicU64::new(NEVER),
             idle: AtomicBool::new(false),
+            armed: AtomicU32::new(0),
             armed_at: AtomicU64::new(0),
         }
     }
@@ -92,16 +96,28 @@ impl Sleeper {
         self.idle.load(Ordering::Relaxed)
     }
 
-    /// A consumer wants to be woken and may sleep. True: the caller must wake the thread.
-    pub fn arm(&self, now: u64) -> bool {
+    /// A consumer wants to be woken and may sleep; `is_new` unless it has not withdrawn since it
+    /// armed before. True: the caller must wake the thread.
+    pub fn arm(&self, now: u64, is_new: bool) -> bool {
+        if is_new {
+            self.armed.fetch_add(1, Ordering::Relaxed);
+        }
         self.armed_at.store(now, Ordering::Relaxed);
         fence(Ordering::SeqCst);
         self.idle.load(Ordering::Relaxed)
     }
 
-    /// When a consumer last wanted to be woken; 0 if none ever did.
+    /// A consumer that has armed polls again, or is no more.
+    pub fn withdraw(&self) {
+        self.armed.fetch_sub(1, Ordering::Relaxed);
+    }
+
+    /// When a consumer last armed; 0 if all have withdrawn.
     pub fn armed_at(&self) -> u64 {
-        self.armed_at.load(Ordering::Relaxed)
+        match self.armed.load(Ordering::Relaxed) {
+            0 => 0,
+            _ => self.armed_at.load(Ordering::Relaxed),
+        }
     }
 }
 

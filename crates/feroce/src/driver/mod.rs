@@ -87,8 +87,9 @@ const BUSY_NS: u64 = 20_000_000;
 
 /// If a consumer has asked for an event within this time, the driver thread does not leave the link
 /// to consumers, because that consumer may sleep. A consumer that waits for events asks again after
-/// each, so only one that has turned to polling, or that waits for longer than this without an
-/// event, is beyond the limit; the completion wakes the latter.
+/// each, so only one that has turned to polling without [saying so](Driver::expect_poll), or that
+/// waits for longer than this without an event, is beyond the limit; the completion wakes the
+/// latter.
 const ARMED_NS: u64 = 20_000_000;
 
 /// How often a process that exits tries to take the lock before it exits without telling its peers.
@@ -327,15 +328,22 @@ impl Driver {
     }
 
     /// A consumer asks for an event and may go to sleep: from now on the driver thread watches the
-    /// link, even if other consumers poll.
-    pub(crate) fn expect_event(&self) {
+    /// link, even if other consumers poll. `is_new` unless the consumer [waits] already.
+    ///
+    /// [waits]: Driver::expect_poll
+    pub(crate) fn expect_event(&self, is_new: bool) {
         if self.doorbells.is_rung() {
             // Coalesced sends are transmitted now, because the consumer may not poll again soon.
             self.kick();
         }
-        if self.sleeper.arm(self.now().as_nanos()) {
+        if self.sleeper.arm(self.now().as_nanos(), is_new) {
             self.wake_thread();
         }
+    }
+
+    /// A consumer that has asked for an event polls from now on, or is no more.
+    pub(crate) fn expect_poll(&self) {
+        self.sleeper.withdraw();
     }
 
     /// Whether the driver thread may leave the link to a consumer, and for how long.

@@ -137,7 +137,7 @@ fn an_idle_thread_or_the_consumer_that_arms_sees_the_other() {
             let shared = shared.clone();
             move || {
                 let (sleeper, wake) = &*shared;
-                if sleeper.arm(7) {
+                if sleeper.arm(7, true) {
                     wake.write();
                 }
             }

@@ -1,5 +1,6 @@
 //! Completion queues of the engine.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use feroce_engine::{CqGauge, CqId, CqPoller, Cqe, CreateError, Notify};
@@ -22,6 +23,8 @@ pub(crate) struct SoftCq {
     driver: Arc<Driver>,
     /// Where the shards complete to, if there are several. The queue itself stays empty then.
     rings: Option<Box<Rings>>,
+    /// Whether a consumer has asked for an event and may sleep, so that driver threads stay awake.
+    may_sleep: AtomicBool,
 }
 
 impl SoftCq {
@@ -34,13 +37,14 @@ impl SoftCq {
     ) -> Result<(CqId, Self), Error> {
         let (id, rings) = Rings::create(shards, depth, queue, events)?;
         let poller = CqPoller::unused().ok_or(CreateError::OutOfMemory)?;
-        let cq = Self::new(id, poller, Arc::clone(shards.first()));
-        Ok((id, Self { rings: Some(Box::new(rings)), ..cq }))
+        let mut cq = Self::new(id, poller, Arc::clone(shards.first()));
+        cq.rings = Some(Box::new(rings));
+        Ok((id, cq))
     }
 
     pub(super) fn new(id: CqId, poller: CqPoller, driver: Arc<Driver>) -> Self {
-        let gauge = poller.gauge();
-        Self { id, poller: Mutex::new(poller), gauge, driver, rings: None }
+        let (gauge, may_sleep) = (poller.gauge(), AtomicBool::new(false));
+        Self { id, poller: Mutex::new(poller), gauge, driver, rings: None, may_sleep }
     }
 
     /// A queue pair of this shard is about to complete to the queue.
@@ -98,6 +102,7 @@ impl SoftCq {
     /// if other threads want the processor.
     pub(crate) fn linger(&self, longest_ns: u64) -> Option<Cqe> {
         let until = self.driver.now().plus_nanos(longest_ns);
+        self.expect_poll();
         loop {
             // A poll reads the clock itself, and does not say what it shows.
             for _ in 0..LOOKS {
@@ -155,11 +160,23 @@ impl SoftCq {
     }
 
     pub(crate) fn notify(&self, notify: Notify) {
+        let is_new = !self.may_sleep.swap(true, Ordering::Relaxed);
         if let Some(rings) = &self.rings {
-            return rings.notify(notify);
+            return rings.notify(notify, is_new);
         }
         self.poller().arm(notify);
-        self.driver.expect_event();
+        self.driver.expect_event(is_new);
+    }
+
+    /// The consumer polls from now on, or is no more.
+    fn expect_poll(&self) {
+        let may_sleep = &self.may_sleep;
+        if may_sleep.load(Ordering::Relaxed) && may_sleep.swap(false, Ordering::Relaxed) {
+            match &self.rings {
+                Some(rings) => rings.expect_poll(),
+                None => self.driver.expect_poll(),
+            }
+        }
     }
 
     pub(crate) fn resize(&self, depth: u32) -> Result<(), Error> {
@@ -200,5 +217,11 @@ impl SoftCq {
             s.dispatch.disown(Object::Cq(self.id));
             Ok(())
         })
+    }
+}
+
+impl Drop for SoftCq {
+    fn drop(&mut self) {
+        self.expect_poll();
     }
 }

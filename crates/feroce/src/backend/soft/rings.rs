@@ -202,8 +202,8 @@ impl Rings {
         self.in_turn().next().is_none_or(|ring| ring.driver.look_beside_thread())
     }
 
-    /// Asks for an event: of the first shard that has a completion.
-    pub(super) fn notify(&self, notify: Notify) {
+    /// Asks for an event: of the first shard that has a completion. `is_new` as in [`Driver::expect_event`].
+    pub(super) fn notify(&self, notify: Notify, is_new: bool) {
         let asking = self.asking.lock().unwrap_or_else(PoisonError::into_inner);
         if !self.asked.is_pending() {
             // Rings that did not give the last event still have the request for it, which may have
@@ -213,7 +213,12 @@ impl Rings {
         self.asked.ask();
         self.all.iter().for_each(|ring| ring.poller().arm(notify));
         drop(asking);
-        self.all.iter().for_each(|ring| ring.driver.expect_event());
+        self.all.iter().for_each(|ring| ring.driver.expect_event(is_new));
+    }
+
+    /// The consumer polls from now on, or is no more.
+    pub(super) fn expect_poll(&self) {
+        self.all.iter().for_each(|ring| ring.driver.expect_poll());
     }
 
     /// Changes the depth of every ring. On an error, those that were changed before stay so: a ring
