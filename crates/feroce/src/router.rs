@@ -211,6 +211,9 @@ impl Routed {
     fn look(&self, cx: &Context<'_>) -> Result<(Cqe, Option<Buf>), bool> {
         let mut routes = self.router.lock();
         if let Some(taken) = routes.take_or_wait(self.number, cx.waker()) {
+            // This task goes on now, and may wake others, which run before the task that waits for
+            // the queue keeps its thread again.
+            routes.has_news = true;
             let next = routes.resign(self.number);
             drop(routes);
             next.into_iter().for_each(Waker::wake);

@@ -12,6 +12,8 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
 use feroce_engine::CqId;
+use feroce_train::Instant;
+use nix::sys::resource::{UsageWho, getrusage};
 
 use super::Clock;
 use super::naps::Naps;
@@ -33,6 +35,9 @@ const KICK_AT: u32 = SPINS + 16;
 /// naps would only make that exchange slower.
 const CROWDED_NS: u64 = 500_000;
 
+/// Of so many yields after a slow one, another must be slow as well to show competition.
+const DOUBT: u32 = 8;
+
 /// How long the thread naps instead of yielding, after it has first seen competition. A yield costs
 /// the competitor's time slice, so where competition stays, the time doubles each time.
 const REMEMBER_NS: u64 = 20_000_000;
@@ -42,6 +47,11 @@ const REMEMBER_MOST_NS: u64 = 640_000_000;
 /// The longest nap: the driver thread leaves the timers to a thread that polls, and the shortest
 /// timer, a probe after a NAK, is 250 us.
 const NAP_NS: u64 = 100_000;
+
+/// How often the system has taken the processor from this thread for another one.
+fn involuntary_switches() -> i64 {
+    getrusage(UsageWho::RUSAGE_THREAD).map_or(0, |usage| usage.involuntary_context_switches())
+}
 
 /// How many polls found nothing, and whether other threads compete for the processor.
 #[derive(Debug)]
@@ -53,6 +63,8 @@ pub(super) struct Backoff {
     nap_ns: AtomicU64,
     empty_polls: AtomicU32,
     crowded_until: AtomicU64,
+    /// Yields that are still watched after a slow one.
+    doubt: AtomicU32,
     /// How long the last competition was remembered.
     remembered_ns: AtomicU64,
 }
@@ -65,6 +77,7 @@ impl Backoff {
             nap_ns: AtomicU64::new(NAP_NS),
             empty_polls: AtomicU32::new(0),
             crowded_until: AtomicU64::new(0),
+            doubt: AtomicU32::new(0),
             remembered_ns: AtomicU64::new(0),
         }
     }
@@ -173,20 +186,55 @@ impl Backoff {
     /// the processor for long: the caller should sleep instead.
     pub(super) fn yield_processor(&self, clock: &Clock) -> bool {
         let now = clock.now();
-        let crowded_until = self.crowded_until.load(Ordering::Relaxed);
-        if now.as_nanos() < crowded_until {
+        if now.as_nanos() < self.crowded_until.load(Ordering::Relaxed) {
             return false;
         }
+        let doubt = self.doubt.load(Ordering::Relaxed);
+        let switches = (doubt > 0).then(involuntary_switches);
         std::thread::yield_now();
         let after = clock.now();
         if after.nanos_since(now) > CROWDED_NS {
-            // Competition that is seen again soon after the time ran out is taken to stay.
-            let before = self.remembered_ns.load(Ordering::Relaxed);
-            let stays = now.as_nanos() < crowded_until + before;
-            let ns = if stays { (2 * before).min(REMEMBER_MOST_NS) } else { REMEMBER_NS };
-            self.remembered_ns.store(ns, Ordering::Relaxed);
-            self.crowded_until.store(after.plus_nanos(ns).as_nanos(), Ordering::Relaxed);
+            let is_crowded = switches.is_some_and(|before| involuntary_switches() != before);
+            self.note_slow_yield(now, after, is_crowded);
+        } else if doubt > 0 {
+            self.doubt.store(doubt - 1, Ordering::Relaxed);
         }
         true
+    }
+
+    /// A yield has taken from `now` to `after`. One alone may have been a short task of the system,
+    /// or the hypervisor has taken the processor away; so the next ones are watched, and
+    /// `is_crowded` if this is one of those and other threads ran meanwhile.
+    #[cold]
+    fn note_slow_yield(&self, now: Instant, after: Instant, is_crowded: bool) {
+        self.doubt.store(DOUBT, Ordering::Relaxed);
+        if !is_crowded {
+            return;
+        }
+        // Competition that is seen again soon after the time ran out is taken to stay.
+        let crowded_until = self.crowded_until.load(Ordering::Relaxed);
+        let before = self.remembered_ns.load(Ordering::Relaxed);
+        let stays = now.as_nanos() < crowded_until + before;
+        let ns = if stays { (2 * before).min(REMEMBER_MOST_NS) } else { REMEMBER_NS };
+        self.remembered_ns.store(ns, Ordering::Relaxed);
+        self.crowded_until.store(after.plus_nanos(ns).as_nanos(), Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use nix::sys::eventfd::EventFd;
+
+    use super::*;
+
+    #[test]
+    fn one_slow_yield_is_no_competition() {
+        let clock = Clock::start();
+        let backoff = Backoff::new(OwnedFd::from(EventFd::new().expect("a descriptor")));
+        let (now, after) = (clock.now(), clock.now().plus_nanos(2 * CROWDED_NS));
+        backoff.note_slow_yield(now, after, false);
+        assert!(backoff.yield_processor(&clock), "it has napped for one");
+        backoff.note_slow_yield(now, after, true);
+        assert!(!backoff.yield_processor(&clock), "it has not napped for two");
     }
 }

@@ -21,7 +21,8 @@ pub(super) struct Routes {
     /// The request whose task waits for the queue; the tasks of the others wait for their requests
     /// alone.
     pub(super) leader: Option<u64>,
-    /// Tasks were given completions since the one that waits for the queue last gave way.
+    /// Tasks were given completions, or took them, since the one that waits for the queue last gave
+    /// way.
     pub(super) has_news: bool,
 }
 
