@@ -326,7 +326,7 @@ impl Shared {
         {
             // This task need not be woken for what it does itself.
             self.with(id, |call| call.waker = None);
-            tasks.poll_ready();
+            tasks.poll_ready(|| self.is_reply_awaited());
             reply = self.poll_reply(id, cx);
         }
         // What remains to be received is for the task of the connection, which runs after this one.

@@ -5,8 +5,12 @@
 use std::collections::VecDeque;
 use std::fmt;
 use std::pin::Pin;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Wake, Waker};
+
+/// How often [`Tasks::poll_ready`] lets tasks go on: one waits for a message, which wakes another.
+const ROUNDS: usize = 2;
 
 type Task = Pin<Box<dyn Future<Output = ()> + Send>>;
 
@@ -43,6 +47,10 @@ impl Shared {
 struct TaskWaker {
     shared: Arc<Shared>,
     number: usize,
+    /// Its task is among those that can go on. If it were there twice, it would run again before
+    /// the tasks that its first run has woken, and a task that looks for completions would keep the
+    /// thread from them.
+    is_ready: AtomicBool,
 }
 
 impl Wake for TaskWaker {
@@ -51,7 +59,9 @@ impl Wake for TaskWaker {
     }
 
     fn wake_by_ref(self: &Arc<Self>) {
-        self.shared.change(|inner| inner.ready.push_back(self.number));
+        if !self.is_ready.swap(true, Ordering::AcqRel) {
+            self.shared.change(|inner| inner.ready.push_back(self.number));
+        }
     }
 }
 
@@ -85,11 +95,19 @@ impl Spawner {
     }
 }
 
+/// A task of the set.
+struct Slot {
+    task: Task,
+    wakes: Arc<TaskWaker>,
+    /// The same, as futures take it.
+    waker: Waker,
+}
+
 /// Runs its tasks for ever.
 #[derive(Default)]
 pub(crate) struct Tasks {
     shared: Arc<Shared>,
-    all: Vec<Option<(Task, Waker)>>,
+    all: Vec<Option<Slot>>,
     free: Vec<usize>,
 }
 
@@ -138,33 +156,46 @@ impl Tasks {
         }
     }
 
-    /// Lets every task that can go on now do so, for a task other than the one that calls
-    /// [`poll_all`](Self::poll_all). That one is woken by [`Spawner::go_on`].
-    pub(crate) fn poll_ready(&mut self) {
+    /// Lets every task that can go on now do so, and those that they wake, unless it `is_enough`
+    /// before: for a task other than the one that calls [`poll_all`](Self::poll_all). That one is
+    /// woken by [`Spawner::go_on`].
+    pub(crate) fn poll_ready(&mut self, is_enough: impl Fn() -> bool) {
         let mut inner = self.shared.lock();
         inner.is_driven = true;
-        for _ in 0..inner.ready.len() {
-            let Some(number) = inner.ready.pop_front() else { break };
+        for _ in 0..ROUNDS {
+            for _ in 0..inner.ready.len() {
+                let Some(number) = inner.ready.pop_front() else { break };
+                drop(inner);
+                self.run(number);
+                inner = self.shared.lock();
+            }
             drop(inner);
-            self.run(number);
+            let ends = is_enough();
             inner = self.shared.lock();
+            if ends {
+                break;
+            }
         }
         inner.is_driven = false;
     }
 
     fn add(&mut self, task: Task) {
         let number = self.free.pop().unwrap_or(self.all.len());
-        let waker = Waker::from(Arc::new(TaskWaker { shared: Arc::clone(&self.shared), number }));
+        let (shared, is_ready) = (Arc::clone(&self.shared), AtomicBool::new(false));
+        let wakes = Arc::new(TaskWaker { shared, number, is_ready });
+        let waker = Waker::from(Arc::clone(&wakes));
         if number == self.all.len() {
             self.all.push(None);
         }
-        self.all[number] = Some((task, waker));
+        self.all[number] = Some(Slot { task, wakes, waker });
         self.run(number);
     }
 
     fn run(&mut self, number: usize) {
         // A waker may be called after its task has ended, or another has its place.
-        let Some(Some((task, waker))) = self.all.get_mut(number) else { return };
+        let Some(Some(Slot { task, wakes, waker })) = self.all.get_mut(number) else { return };
+        // From here on a wake-up is for what this run may not see.
+        wakes.is_ready.swap(false, Ordering::AcqRel);
         if task.as_mut().poll(&mut Context::from_waker(waker)).is_ready() {
             self.all[number] = None;
             self.free.push(number);
@@ -177,5 +208,66 @@ impl Drop for Tasks {
         // Tasks may hold spawners of this set.
         let added = std::mem::take(&mut self.shared.lock().added);
         drop(added);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::future::poll_fn;
+    use std::sync::atomic::AtomicUsize;
+
+    use super::*;
+
+    /// A task that counts its runs, and its waker.
+    fn counting(tasks: &Tasks) -> (Arc<AtomicUsize>, Arc<Mutex<Option<Waker>>>) {
+        let (runs, waker) = (Arc::<AtomicUsize>::default(), Arc::<Mutex<Option<Waker>>>::default());
+        let (counted, kept) = (Arc::clone(&runs), Arc::clone(&waker));
+        tasks.spawner().spawn(poll_fn(move |cx| {
+            counted.fetch_add(1, Ordering::Relaxed);
+            *kept.lock().unwrap() = Some(cx.waker().clone());
+            Poll::Pending
+        }));
+        (runs, waker)
+    }
+
+    #[test]
+    fn a_task_that_is_woken_twice_runs_once() {
+        let mut tasks = Tasks::default();
+        let (runs, waker) = counting(&tasks);
+        let cx = Context::from_waker(Waker::noop());
+        assert!(tasks.poll_all(&cx, || false).is_pending());
+        let waker = waker.lock().unwrap().clone().expect("it has run");
+        for _ in 0..2 {
+            let before = runs.load(Ordering::Relaxed);
+            waker.wake_by_ref();
+            waker.wake_by_ref();
+            assert!(tasks.poll_all(&cx, || false).is_pending());
+            assert!(tasks.poll_all(&cx, || false).is_pending());
+            assert_eq!(runs.load(Ordering::Relaxed), before + 1);
+        }
+    }
+
+    #[test]
+    fn tasks_that_were_woken_run_with_those_that_they_wake() {
+        let mut tasks = Tasks::default();
+        let (runs, woken) = counting(&tasks);
+        let (first, kept) = (Arc::<Mutex<Option<Waker>>>::default(), Arc::clone(&woken));
+        let waker = Arc::clone(&first);
+        tasks.spawner().spawn(poll_fn(move |cx| {
+            *waker.lock().unwrap() = Some(cx.waker().clone());
+            kept.lock().unwrap().iter().for_each(Waker::wake_by_ref);
+            Poll::Pending
+        }));
+        let cx = Context::from_waker(Waker::noop());
+        for _ in 0..3 {
+            assert!(tasks.poll_all(&cx, || false).is_pending());
+        }
+        let first = first.lock().unwrap().clone().expect("it has run");
+        let before = runs.load(Ordering::Relaxed);
+        first.wake_by_ref();
+        tasks.poll_ready(|| true);
+        assert_eq!(runs.load(Ordering::Relaxed), before);
+        tasks.poll_ready(|| false);
+        assert_eq!(runs.load(Ordering::Relaxed), before + 1);
     }
 }
