@@ -9,6 +9,7 @@
 //! reads the word then.
 
 use std::cell::Cell;
+use std::collections::VecDeque;
 use std::sync::{Arc, Weak};
 
 use feroce_mem::{Access, DirectPath, Landing, Reach, Source};
@@ -24,6 +25,10 @@ use crate::sys::{FileId, FilePlace};
 
 /// Slots of the table of direct access. An entry replaces another one with the same index.
 const PLACES: usize = 256;
+
+/// How many files stay mapped although all direct access to them was revoked: a peer that registers
+/// memory for each request anew grants access to the same files again.
+const KEPT: usize = 16;
 
 /// Most grants of direct access that wait to be announced.
 const MAX_OFFERS: usize = 64;
@@ -226,6 +231,9 @@ pub(super) struct DirectAccessTable {
     places: Vec<Option<Box<DirectAccess>>>,
     /// Files of peers, mapped as long as an entry needs them.
     maps: Vec<(FileId, Weak<Mapped>)>,
+    /// Files that were mapped or found last. Each is sealed: a peer that frees it gives its memory
+    /// back to the system although it stays mapped here.
+    kept: VecDeque<Arc<Mapped>>,
     /// Peer processes by slot and generation, whose memory is open as long as an entry needs it.
     processes: Vec<((u8, u32), Weak<ProcMem>)>,
     /// How many consecutive messages were to be copied by the kernel, and how many messages from
@@ -273,11 +281,30 @@ impl DirectAccessTable {
         self.maps.retain(|(_, map)| map.strong_count() > 0);
         let known = self.maps.iter().find(|(file, _)| *file == place.file);
         if let Some(map) = known.and_then(|(_, map)| map.upgrade()) {
+            self.keep(&map);
             return (!map.is_torn()).then_some(map);
         }
         let map = Arc::new(Mapped::new(process, place)?);
         self.maps.push((place.file, Arc::downgrade(&map)));
+        self.keep(&map);
         Some(map)
+    }
+
+    fn keep(&mut self, map: &Arc<Mapped>) {
+        let is_last = self.kept.back().is_some_and(|last| Arc::ptr_eq(last, map));
+        if is_last || !map.is_sealed() {
+            return;
+        }
+        self.kept.retain(|kept| !Arc::ptr_eq(kept, map));
+        if self.kept.len() == KEPT {
+            self.kept.pop_front();
+        }
+        self.kept.push_back(Arc::clone(map));
+    }
+
+    /// Unmaps the files that no direct access needs. A process does so when its peers change.
+    pub(super) fn unmap_unused(&mut self) {
+        self.kept.clear();
     }
 
     /// Opens the memory of a peer process, unless it is open already.

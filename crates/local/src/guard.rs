@@ -39,6 +39,11 @@ impl Watched {
         Ok(Self(watch.transpose()?.map(|watch| (file, watch))))
     }
 
+    /// Whether no process can truncate the file.
+    pub(super) fn is_sealed(&self) -> bool {
+        self.0.is_none()
+    }
+
     /// Whether the guard has replaced a page.
     pub(super) fn is_torn(&self) -> bool {
         self.0.as_ref().is_some_and(|(_, watch)| watch.is_torn())

@@ -265,6 +265,11 @@ impl Mapped {
         Some(Self { watched, region: mapping.into_region(()) })
     }
 
+    /// Whether no process can truncate the file.
+    pub(super) fn is_sealed(&self) -> bool {
+        self.watched.is_sealed()
+    }
+
     /// Whether the guard has replaced pages of the mapping.
     pub(super) fn is_torn(&self) -> bool {
         self.watched.is_torn()

@@ -256,7 +256,9 @@ impl Registry {
 
     /// Forgets direct access that was revoked, which keeps memory of peers mapped.
     pub(crate) fn forget_revoked(&self) {
-        self.direct_table().retain(|direct| self.is_open(direct));
+        let mut direct_table = self.direct_table();
+        direct_table.retain(|direct| self.is_open(direct));
+        direct_table.unmap_unused();
     }
 
     #[inline]
