@@ -17,6 +17,7 @@ use std::path::Path;
 use std::process::{Command, ExitCode};
 
 use anyhow::bail;
+use feroce::{Device, DeviceKind, Settings};
 pub(crate) use library::find as library;
 pub(crate) use settings::SettingArgs;
 
@@ -116,7 +117,7 @@ fn quoted(text: &str, quote: &str) -> String {
 fn environment(settings: &SettingArgs) -> anyhow::Result<Vec<(String, OsString)>> {
     let library = library::find()?;
     let folder = links::directory(&library)?;
-    let mut variables = settings.variables()?;
+    let (settings, mut variables) = settings.load()?;
     let ahead = |name: &str, first: &Path| {
         let before = std::env::var_os(name).unwrap_or_default();
         (name.to_owned(), put_first(first.as_os_str(), &before))
@@ -125,20 +126,36 @@ fn environment(settings: &SettingArgs) -> anyhow::Result<Vec<(String, OsString)>
     // The preloaded path is the one that the dynamic linker finds in the search path, so that it
     // maps the file only once.
     variables.push(ahead("LD_PRELOAD", &folder.join(links::PRELOAD)));
-    variables.extend(manners(&|name| std::env::var_os(name)));
+    let loopback = loopback_beside_others(&settings);
+    variables.extend(manners(&|name| std::env::var_os(name), loopback.as_deref()));
     Ok(variables)
+}
+
+/// The name of the loopback device, if there are others.
+fn loopback_beside_others(settings: &Settings) -> Option<String> {
+    let devices = Device::list_with(settings).ok()?;
+    let is_loopback = |device: &&Device| device.kind() == DeviceKind::Loopback;
+    let has_others = !devices.iter().all(|device| is_loopback(&device));
+    devices.iter().find(is_loopback).filter(|_| has_others).map(|found| found.name().to_owned())
 }
 
 /// Variables for programs that would not get along with a preloaded software adapter, unless the
 /// user has set them:
 ///
 /// - NCCL 2.28 crashes on every device without GPU-initiated networking, unless it is turned off.
+/// - NCCL uses all devices, also that of the loopback interface, on which no other host answers.
 /// - The runtime of AddressSanitizer refuses to start when a library is loaded before it. It works
 ///   nevertheless: our functions call the next ones in the search order, which are its own.
-fn manners(set: &dyn Fn(&str) -> Option<OsString>) -> Vec<(String, OsString)> {
+fn manners(
+    set: &dyn Fn(&str) -> Option<OsString>,
+    loopback: Option<&str>,
+) -> Vec<(String, OsString)> {
     let mut variables = Vec::new();
     if set("NCCL_GIN_TYPE").is_none() {
         variables.push(("NCCL_GIN_TYPE".to_owned(), "0".into()));
+    }
+    if let Some(name) = loopback.filter(|_| set("NCCL_IB_HCA").is_none()) {
+        variables.push(("NCCL_IB_HCA".to_owned(), format!("^={name}").into()));
     }
     let mut options = set("ASAN_OPTIONS").unwrap_or_default();
     if !options.as_encoded_bytes().windows(LINK_ORDER.len()).any(|at| at == LINK_ORDER.as_bytes()) {
@@ -180,7 +197,7 @@ mod tests {
         let with = |name: &'static str, value: &'static str| {
             let set = move |asked: &str| (asked == name).then(|| OsString::from(value));
             let text = |(name, value): (String, OsString)| format!("{name}={}", value.display());
-            manners(&set).into_iter().map(text).collect::<Vec<_>>().join(" ")
+            manners(&set, None).into_iter().map(text).collect::<Vec<_>>().join(" ")
         };
         assert_eq!(with("", ""), "NCCL_GIN_TYPE=0 ASAN_OPTIONS=verify_asan_link_order=0");
         assert_eq!(with("NCCL_GIN_TYPE", "3"), "ASAN_OPTIONS=verify_asan_link_order=0");
@@ -189,6 +206,18 @@ mod tests {
             "NCCL_GIN_TYPE=0 ASAN_OPTIONS=detect_leaks=0:verify_asan_link_order=0"
         );
         assert_eq!(with("ASAN_OPTIONS", "verify_asan_link_order=1"), "NCCL_GIN_TYPE=0");
+    }
+
+    #[test]
+    fn nccl_leaves_the_loopback_device_beside_others() {
+        let variable = |set: Option<&str>| {
+            let set = set.map(OsString::from);
+            let set = move |name: &str| set.clone().filter(|_| name == "NCCL_IB_HCA");
+            let all = manners(&set, Some("feroce1"));
+            all.into_iter().find(|(name, _)| name == "NCCL_IB_HCA").map(|(_, value)| value)
+        };
+        assert_eq!(variable(None).as_deref(), Some("^=feroce1".as_ref()));
+        assert_eq!(variable(Some("=feroce0")), None);
     }
 
     #[test]

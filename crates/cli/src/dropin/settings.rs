@@ -54,10 +54,10 @@ pub(crate) struct SettingArgs {
 }
 
 impl SettingArgs {
-    /// The environment variables with these settings. What is wrong with them, with the environment
+    /// The settings, and the environment variables with them. What is wrong with them, with the environment
     /// or with the file of settings is reported here, because programs say only that they found no
     /// device.
-    pub(super) fn variables(&self) -> anyhow::Result<Vec<(String, OsString)>> {
+    pub(super) fn load(&self) -> anyhow::Result<(Settings, Vec<(String, OsString)>)> {
         let mut chosen: Vec<(&str, OsString)> = Vec::new();
         for (name, file) in [("pcap", &self.pcap), ("trace", &self.trace)] {
             if let Some(file) = file {
@@ -88,7 +88,8 @@ impl SettingArgs {
             let value = value.to_str().with_context(|| format!("{name}: not text"))?;
             settings.set(name, value)?;
         }
-        Ok(chosen.into_iter().map(|(name, value)| (Settings::variable(name), value)).collect())
+        let variable = |(name, value): (&str, _)| (Settings::variable(name), value);
+        Ok((settings, chosen.into_iter().map(variable).collect()))
     }
 
     /// Whether it chooses devices by address.
@@ -131,7 +132,7 @@ mod tests {
     use super::*;
 
     fn text(args: &SettingArgs) -> String {
-        let variables = args.variables().unwrap().into_iter();
+        let variables = args.load().unwrap().1.into_iter();
         let text = variables.map(|(name, value)| format!("{name}={}", value.display()));
         text.collect::<Vec<_>>().join(" ")
     }
@@ -160,6 +161,6 @@ mod tests {
     #[test]
     fn mistakes_are_named() {
         let wrong = SettingArgs { loss: Some("often".into()), ..SettingArgs::default() };
-        assert!(wrong.variables().unwrap_err().to_string().contains("loss=often"));
+        assert!(wrong.load().map(|_| ()).unwrap_err().to_string().contains("loss=often"));
     }
 }

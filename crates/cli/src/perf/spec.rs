@@ -8,6 +8,9 @@ use serde::{Deserialize, Serialize};
 /// Longest message of a sweep.
 const SWEEP_MAX: usize = 8 << 20;
 
+/// Most queue pairs of a measurement.
+const MOST_QPS: u32 = 16_384;
+
 /// The operation.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
@@ -196,7 +199,7 @@ impl Spec {
         ensure!(!self.sizes.contains(&0), "-s 0: there is nothing to measure");
         ensure!(self.max_size() <= 1 << 30, "-s: at most {} bytes", 1 << 30);
         ensure!(self.tx_depth > 0 && self.rx_depth > 0, "a queue must have room for a message");
-        ensure!(self.qps > 0 && self.qps <= 1024, "-q: 1 to 1024 queue pairs");
+        ensure!((1..=MOST_QPS).contains(&self.qps), "-q: 1 to {MOST_QPS} queue pairs");
         ensure!((1..=256).contains(&self.threads), "--threads: 1 to 256");
         ensure!(!(lat && self.threads > 1), "--threads: latency is measured by one thread");
         ensure!(
