@@ -32,13 +32,16 @@ struct Flow {
     next_report: u64,
     /// Signaled messages that have not completed, and when they were posted.
     reporting: VecDeque<(u64, Instant)>,
+    /// Whether everything has completed.
+    is_done: bool,
 }
 
 impl Flow {
     /// Posts `request` repeatedly, `allowed` times at first; one in `every` is signaled.
     fn new(request: SendWr, every: u64, allowed: u64) -> Self {
         let (posted, completed, next_report) = (0, 0, every - 1);
-        Self { request, posted, completed, allowed, next_report, reporting: VecDeque::new() }
+        let (reporting, is_done) = (VecDeque::new(), false);
+        Self { request, posted, completed, allowed, next_report, reporting, is_done }
     }
 }
 
@@ -49,6 +52,13 @@ struct Pump {
     target: u64,
     until: Option<Instant>,
     flows: Vec<Flow>,
+    /// Flows that may have room: there may be many that have none.
+    due: Vec<usize>,
+    /// How many flows are done.
+    done: usize,
+    /// Messages of all flows that were posted, and that have completed.
+    posted: u64,
+    completed: u64,
     started: Instant,
     ended: Option<Instant>,
     cqes: Vec<Cqe>,
@@ -63,24 +73,28 @@ impl Pump {
         };
         let every = end.spec.signal_every(size);
         let allowed = if end.spec.needs_credits() { end.spec.rx_depth.into() } else { u64::MAX };
+        let count = end.qps.len();
         let flow = |i| Flow::new(end.request(i, 0, size, false), every, allowed);
         Self {
             every,
             target,
             until,
-            flows: (0..end.qps.len()).map(flow).collect(),
+            flows: (0..count).map(flow).collect(),
+            due: (0..count).collect(),
+            done: 0,
+            posted: 0,
+            completed: 0,
             started,
             ended: None,
             cqes: Vec::with_capacity(BATCH),
         }
     }
 
-    fn completed(&self) -> u64 {
-        self.flows.iter().map(|f| f.completed).sum()
-    }
-
-    fn posted(&self) -> u64 {
-        self.flows.iter().map(|f| f.posted).sum()
+    /// The receiver of a flow has room for more messages.
+    fn allow(&mut self, i: usize, receives: u64) {
+        let allowed = &mut self.flows[i].allowed;
+        *allowed = allowed.saturating_add(receives);
+        self.due.push(i);
     }
 
     /// Posts as many messages as there is room for and takes completions. True if it posted or took
@@ -90,18 +104,26 @@ impl Pump {
             return Ok(false);
         }
         let now = clock::now();
-        if stop::requested() || self.until.is_some_and(|until| now >= until) {
+        let is_over = stop::requested() || self.until.is_some_and(|until| now >= until);
+        if is_over && self.target > 0 {
             self.target = 0;
+            self.due = (0..self.flows.len()).collect();
         }
         let mut busy = false;
-        for i in 0..self.flows.len() {
+        let mut due = std::mem::take(&mut self.due);
+        for i in due.drain(..) {
             while self.post(end, i, now)? {
                 busy = true;
             }
+            let flow = &mut self.flows[i];
+            if !flow.is_done && flow.posted >= self.target && flow.completed == flow.posted {
+                flow.is_done = true;
+                self.done += 1;
+            }
         }
+        self.due = due;
         busy |= self.take(end, sample)?;
-        let is_done = |f: &Flow| f.posted >= self.target && f.completed == f.posted;
-        if self.flows.iter().all(is_done) {
+        if self.done == self.flows.len() {
             self.ended = Some(clock::now());
         }
         Ok(busy)
@@ -145,6 +167,7 @@ impl Pump {
         };
         end.qps[i].post_send((first..first + n).map(wr)).context("cannot post")?;
         flow.posted += n;
+        self.posted += n;
         Ok(true)
     }
 
@@ -158,9 +181,12 @@ impl Pump {
         let now = clock::now();
         for cqe in &self.cqes {
             end.check(cqe)?;
-            let Some(flow) = self.flows.get_mut((cqe.wr_id >> 48) as usize) else { continue };
+            let i = (cqe.wr_id >> 48) as usize;
+            let Some(flow) = self.flows.get_mut(i) else { continue };
             if let Some((seq, posted)) = flow.reporting.pop_front() {
+                self.completed += seq + 1 - flow.completed;
                 flow.completed = seq + 1;
+                self.due.push(i);
                 sample.record(nanos(now - posted));
             }
         }
@@ -263,10 +289,10 @@ pub(crate) fn run(
         if let Some(pump) = &mut pump {
             busy |= pump.turn(end, &mut sample)?;
             if pump.ended.is_some() && !told {
-                side.send(Message::Done { thread: 0, sent: pump.posted() })?;
+                side.send(Message::Done { thread: 0, sent: pump.posted })?;
                 told = true;
             }
-            progress.tick(pump.completed());
+            progress.tick(pump.completed);
         }
         if let Some(sink) = &mut sink {
             busy |= sink.turn(end, side)?;
@@ -293,9 +319,8 @@ pub(crate) fn run(
         match heard {
             Some(Message::Done { sent, .. }) => peer_sent = Some(sent),
             Some(Message::Credits { qp, receives }) => {
-                let flow = pump.as_mut().and_then(|pump| pump.flows.get_mut(qp));
-                let flow = flow.context("the other side has another number of QPs")?;
-                flow.allowed = flow.allowed.saturating_add(receives);
+                let pump = pump.as_mut().filter(|pump| qp < pump.flows.len());
+                pump.context("the other side has another number of QPs")?.allow(qp, receives);
             }
             Some(other) => return Err(unexpected(&other)),
             None => idle.pause(end)?,
@@ -309,7 +334,7 @@ pub(crate) fn run(
     }
     let after = end.context.counters();
     let tally = Tally {
-        sent: pump.as_ref().map_or(0, Pump::completed),
+        sent: pump.as_ref().map_or(0, |pump| pump.completed),
         elapsed_ns: pump.as_ref().map_or(0, |p| nanos(p.ended.unwrap_or(p.started) - p.started)),
         received: sink.map(|s| s.received),
         sent_pkts: after.sent_pkts - end.before.sent_pkts,
