@@ -54,9 +54,9 @@ pub(crate) struct SettingArgs {
 }
 
 impl SettingArgs {
-    /// The settings, and the environment variables with them. What is wrong with them, with the environment
-    /// or with the file of settings is reported here, because programs say only that they found no
-    /// device.
+    /// The settings, and the environment variables with them. What is wrong with them, with the
+    /// environment or with the file of settings is reported here, because programs say only that
+    /// they found no device.
     pub(super) fn load(&self) -> anyhow::Result<(Settings, Vec<(String, OsString)>)> {
         let mut chosen: Vec<(&str, OsString)> = Vec::new();
         for (name, file) in [("pcap", &self.pcap), ("trace", &self.trace)] {

@@ -202,7 +202,8 @@ impl Rings {
         self.in_turn().next().is_none_or(|ring| ring.driver.look_beside_thread())
     }
 
-    /// Asks for an event: of the first shard that has a completion. `is_new` as in [`Driver::expect_event`].
+    /// Asks for an event: of the first shard that has a completion. `is_new` as in
+    /// [`Driver::expect_event`].
     pub(super) fn notify(&self, notify: Notify, is_new: bool) {
         let asking = self.asking.lock().unwrap_or_else(PoisonError::into_inner);
         if !self.asked.is_pending() {
