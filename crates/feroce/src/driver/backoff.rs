@@ -186,11 +186,14 @@ impl Backoff {
     /// the processor for long: the caller should sleep instead.
     pub(super) fn yield_processor(&self, clock: &Clock) -> bool {
         let now = clock.now();
-        if now.as_nanos() < self.crowded_until.load(Ordering::Relaxed) {
+        let crowded_until = self.crowded_until.load(Ordering::Relaxed);
+        if now.as_nanos() < crowded_until {
             return false;
         }
         let doubt = self.doubt.load(Ordering::Relaxed);
-        let switches = (doubt > 0).then(involuntary_switches);
+        let may_return = crowded_until + self.remembered_ns.load(Ordering::Relaxed);
+        let is_watched = doubt > 0 || now.as_nanos() < may_return;
+        let switches = is_watched.then(involuntary_switches);
         std::thread::yield_now();
         let after = clock.now();
         if after.nanos_since(now) > CROWDED_NS {
@@ -203,8 +206,9 @@ impl Backoff {
     }
 
     /// A yield has taken from `now` to `after`. One alone may have been a short task of the system,
-    /// or the hypervisor has taken the processor away; so the next ones are watched, and
-    /// `is_crowded` if this is one of those and other threads ran meanwhile.
+    /// or the hypervisor has taken the processor away; so the next ones are watched, as those soon
+    /// after a competition are, and `is_crowded` if this is one of them and other threads ran
+    /// meanwhile.
     #[cold]
     fn note_slow_yield(&self, now: Instant, after: Instant, is_crowded: bool) {
         self.doubt.store(DOUBT, Ordering::Relaxed);
