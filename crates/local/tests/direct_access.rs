@@ -178,6 +178,40 @@ fn direct_accesses_are_shut_by_whom_they_are_of_and_forgotten_by_whom_they_are_f
     std::fs::remove_dir_all(&root).expect("removed");
 }
 
+/// Where this process has the file of some memory mapped.
+fn mappings(region: &Region) -> Vec<String> {
+    let maps = std::fs::read_to_string("/proc/self/maps").expect("it is there");
+    let of = |line: &str| line.split_ascii_whitespace().map(str::to_owned).collect::<Vec<_>>();
+    let maps: Vec<_> = maps.lines().map(of).collect();
+    let own = format!("{:x}-", region.addr());
+    let inode = maps.iter().find(|line| line[0].starts_with(&own)).map(|line| line[4].clone());
+    let same = maps.iter().filter(|line| Some(&line[4]) == inode.as_ref());
+    same.map(|line| line[0].clone()).collect()
+}
+
+#[test]
+fn a_file_stays_mapped_until_its_process_leaves() {
+    let (mut a, mut b, path, root) = neighbours("stays", 52, true);
+    let reach = b.reach();
+    assert_eq!(mappings(&b.region).len(), 1);
+    open(&mut a, &mut b, &path, &reach);
+    let opened = mappings(&b.region);
+    assert_eq!(opened.len(), 2);
+    for round in 0..3 {
+        b.registry.revoke_answers();
+        let path = DirectPath { rkey: Rkey(0x5000 + round), ..path };
+        open(&mut a, &mut b, &path, &reach);
+        assert!(a.registry.write(&path, 1000, 1, &Bytes(b"x"), true));
+        assert_eq!(mappings(&b.region), opened);
+    }
+    let Host { link, registry, region } = b;
+    drop((link, registry));
+    while a.link.receive(NOW, 16, &mut |_| {}).expect("received") > 0 {}
+    assert_eq!(mappings(&region).len(), 1);
+    drop((a, region));
+    std::fs::remove_dir_all(&root).expect("removed");
+}
+
 /// Ordinary memory, which peers cannot map.
 fn ordinary() -> (Arc<Region>, Reach) {
     let region = Region::alloc(LEN).expect("memory");
