@@ -183,7 +183,7 @@ impl Cq {
 
     /// Resolves with the next completion. Runtime-agnostic.
     ///
-    /// If there is none, the task may look for up to 50 us before it lets its thread go, because
+    /// If there is none, the task may look for up to 250 us before it lets its thread go, because
     /// being woken takes several times as long as an answer. It does so while that mostly succeeds,
     /// and regularly lets the other tasks of its thread run in between.
     pub async fn next(&self) -> Cqe {

@@ -107,7 +107,8 @@ impl Sleeper {
         self.idle.load(Ordering::Relaxed)
     }
 
-    /// A consumer that has armed polls again, or is no more.
+    /// A consumer that has armed polls again, or is no more. If one thread withdraws for a consumer
+    /// for which another is about to arm, the count wraps for a moment.
     pub fn withdraw(&self) {
         self.armed.fetch_sub(1, Ordering::Relaxed);
     }

@@ -328,9 +328,8 @@ impl Driver {
     }
 
     /// A consumer asks for an event and may go to sleep: from now on the driver thread watches the
-    /// link, even if other consumers poll. `is_new` unless the consumer [waits] already.
-    ///
-    /// [waits]: Driver::expect_poll
+    /// link, even if other consumers poll. `is_new` unless the consumer has asked before and has
+    /// not [polled](Driver::expect_poll) since.
     pub(crate) fn expect_event(&self, is_new: bool) {
         if self.doorbells.is_rung() {
             // Coalesced sends are transmitted now, because the consumer may not poll again soon.

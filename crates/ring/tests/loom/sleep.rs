@@ -151,3 +151,30 @@ fn an_idle_thread_or_the_consumer_that_arms_sees_the_other() {
         arming.join().expect("the consumer does not fail");
     });
 }
+
+#[test]
+fn a_consumer_that_arms_again_after_it_has_polled_is_seen() {
+    loom::model(|| {
+        let shared = Arc::new((Sleeper::new(), Wake::default()));
+        let arming = thread::spawn({
+            let shared = shared.clone();
+            move || {
+                let (sleeper, wake) = &*shared;
+                if sleeper.arm(7, true) {
+                    wake.write();
+                }
+                sleeper.withdraw();
+                if sleeper.arm(8, true) {
+                    wake.write();
+                }
+            }
+        });
+        let (sleeper, wake) = &*shared;
+        sleeper.begin_idle();
+        while sleeper.armed_at() != 8 {
+            wake.sleep();
+        }
+        sleeper.end_idle();
+        arming.join().expect("the consumer does not fail");
+    });
+}
