@@ -163,7 +163,8 @@ fn after_a_gap() -> Counted {
         let packet = write(&s, i);
         s.deliver(&packet);
     }
-    (all(s.host.engine.counters()), &[("out_of_seq_request", 3), ("out_of_sequence", 1)])
+    let counted = all(s.host.engine.counters());
+    (counted, &[("out_of_seq_request", 3), ("out_of_sequence", 1), ("kept_after_gap", 3)])
 }
 
 fn no_receive() -> Counted {

@@ -1,6 +1,6 @@
 //! Packets that are dropped, each for its reason and counted once.
 
-use feroce_engine::{Data, QpAttr, QpState, QpType, SendOp};
+use feroce_engine::{Config, Data, QpAttr, QpState, QpType, SendOp};
 use feroce_testkit::script::{ACK, MTU, aeth, no_credits, reth};
 use feroce_testkit::{OUR_PSN, PEER_PSN, Packet, QKEY, Scripted, header, wr};
 use feroce_wire::{Bth, Deth, Gid, Op, Opcode, Pkey, Qkey, Qpn, Rkey, Service};
@@ -143,7 +143,8 @@ fn a_partition_key_that_does_not_match() {
 
 #[test]
 fn packets_after_a_gap_that_was_reported() {
-    let mut script = with_receive();
+    let config = Config { selective_repeat: false, ..no_credits() };
+    let mut script = Scripted::with_config(QpType::Rc, QpAttr::default(), config);
     assert_eq!(script.send(Op::SendOnly, P + 1, true, &[]).len(), 1);
     let packet = script.packet(Op::SendOnly, P + 2, true, &[]);
     dropped(&mut script, &packet, "drop_after_gap");
@@ -279,7 +280,7 @@ fn a_multicast_that_nobody_here_has_joined() {
 
 #[test]
 fn notifications_beyond_what_the_link_takes() {
-    let config = feroce_engine::Config { cnp_interval_ns: 0, ..no_credits() };
+    let config = Config { cnp_interval_ns: 0, ..no_credits() };
     let mut script = Scripted::with_config(QpType::Rc, QpAttr::default(), config);
     // The driver does not poll for output: the number of queued answers is bounded.
     let mut packet = script.packet(Op::WriteOnly, P, false, &reth(0, Rkey(0), 0));

@@ -41,6 +41,7 @@ mod reliability;
 mod requester;
 mod responder;
 mod revocation;
+mod selective_repeat;
 mod srq;
 mod states;
 mod trains;

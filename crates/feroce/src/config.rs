@@ -341,6 +341,12 @@ const KEYS: &[Key] = &[
         apply: |s, v| set(&mut s.host, Ok(Some(v.into()))),
     },
     Key {
+        name: "selective_repeat",
+        default: "1",
+        help: "keep packets behind a missing one, and send only that one again to peers that do",
+        apply: |s, v| set(&mut s.engine.selective_repeat, switch(v)),
+    },
+    Key {
         name: "tail_probe",
         default: "1",
         help: "retransmit early when the measured round trip time says an answer is overdue",

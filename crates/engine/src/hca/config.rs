@@ -177,6 +177,9 @@ pub struct Config {
     /// Retransmit early when the round trip time says that an answer is overdue, without
     /// counting it as a retry.
     pub tail_probe: bool,
+    /// A responder that misses a packet keeps those behind it, and a requester whose peer does so
+    /// sends only the missing one again. Without, both go back, as adapters do (go-back-N).
+    pub selective_repeat: bool,
     /// Least time before a tail probe.
     pub min_probe_ns: u64,
     /// Every packet of a reliable connection requests an acknowledgement. Adapters do not do that;
@@ -208,6 +211,7 @@ impl Default for Config {
             read_chunk: 256 << 10,
             loops_back: true,
             tail_probe: true,
+            selective_repeat: true,
             min_probe_ns: 2_000_000,
             ack_every_packet: false,
             congestion: CongestionConfig::None,

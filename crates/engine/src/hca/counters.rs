@@ -46,6 +46,8 @@ counters! {
         duplicate_request,
         /// Requests that arrived out of sequence, before an earlier one.
         out_of_seq_request,
+        /// Requests among these that were kept until the earlier one came.
+        kept_after_gap,
         /// RNR NAKs received.
         rcvd_rnr_err,
         /// RNR NAKs sent.

@@ -126,7 +126,13 @@ impl Qp {
                 }
                 port.hca.counters.rcvd_seq_err += 1;
                 self.missed(port, now);
-                self.retry(port, now, psn);
+                self.retry_by(port, now, psn, |qp, port| {
+                    if !qp.repair(port, now, psn) {
+                        qp.congested(port, now);
+                        qp.go_back(port, psn);
+                        qp.req.repair.went_back_to(psn);
+                    }
+                });
             }
             Syndrome::Nak(code) => {
                 if !self.acknowledge_before(port, now, psn) {
@@ -272,6 +278,7 @@ impl Qp {
         if !psn.is_after(self.req.outstanding.una) {
             return;
         }
+        self.req.repair.acknowledged(psn, self.req.outstanding.cursor_psn());
         let freed = self.req.outstanding.acknowledge(psn, self.pmtu);
         if !self.req.awaits_ack() {
             self.common.shared.set_awaits_answer(false);
@@ -306,15 +313,28 @@ impl Qp {
 
     /// Sends again from `psn` on, if a retry is left.
     fn retry(&mut self, port: &mut Port, now: Instant, psn: Psn) {
+        self.retry_by(port, now, psn, |qp, port| {
+            qp.congested(port, now);
+            qp.go_back(port, psn);
+        });
+    }
+
+    /// The packet `psn` was lost, or its answer: sends `again`, if a retry is left.
+    fn retry_by(
+        &mut self,
+        port: &mut Port,
+        now: Instant,
+        psn: Psn,
+        again: impl FnOnce(&mut Self, &mut Port),
+    ) {
         port.hca.counters.completer_retry_err += 1;
         if self.req.retries_left == 0 || self.common.init.loss == LossPolicy::Fatal {
             port.hca.counters.retry_exceeded_err += 1;
             return self.fail_at(psn, WcStatus::RetryExceeded);
         }
         self.req.retries_left -= 1;
-        self.congested(port, now);
         self.common.counters.retransmissions += 1;
-        self.go_back(port, psn);
+        again(self, port);
         self.control_lost(&port.hca.config, now);
         self.req.ack_deadline = None;
         self.req.probe_deadline = None;
@@ -339,6 +359,7 @@ impl Qp {
     pub(super) fn go_back(&mut self, port: &mut Port, psn: Psn) {
         let freed = self.req.outstanding.go_back(psn, self.pmtu);
         self.req.ack_requests.go_back(psn);
+        self.req.repair.go_back();
         // A round trip that includes a retransmission is ambiguous (Karn's algorithm).
         self.req.timed = None;
         if let Some(id) = self.destination {

@@ -157,6 +157,7 @@ impl Qp {
         self.discard_receives();
         self.req = Requester::default();
         self.common.shared.set_awaits_answer(false);
+        self.rsp.early.clear(&mut port.reorder);
         self.rsp = Responder::default();
         self.common.attr = QpAttr { state: Some(QpState::Reset), ..QpAttr::default() };
         self.cc = None;
@@ -175,6 +176,7 @@ impl Qp {
             port.hca.hold_until_quiet(self.common.qpn, Some(self.dest_qpn()));
             self.rsp.replies.clear();
             self.rsp.inbound = None;
+            self.rsp.early.clear(&mut port.reorder);
             if matches!(self.common.rq, RecvSource::Srq(_)) && was != QpState::Reset {
                 // Receives are taken one message at a time, so none is left behind.
                 port.hca.event(AsyncEvent::LastWqeReached(self.common.qpn));
@@ -267,7 +269,7 @@ impl Qp {
         }
     }
 
-    fn stop_waiting(&mut self, port: &mut Port, peer: DestinationId) {
+    pub(super) fn stop_waiting(&mut self, port: &mut Port, peer: DestinationId) {
         if self.req.waiting {
             self.req.waiting = false;
             port.destinations.get(peer).stop_waiting(self.common.slot);

@@ -3,8 +3,9 @@
 //! All queue pairs that talk to the same address share the receive buffers of that host, which are
 //! finite, so the bound (the window) is per destination. It grows by a few packets per window of
 //! acknowledged bytes, or by 25 % until packets are lost for the first time or round trips become
-//! long. When packets are lost it shrinks by 25 %, at most once per round trip. Queue pairs that
-//! found the window full wait here and are scheduled when it opens.
+//! long. When packets are lost it shrinks by 25 %, or by 6 % if it is a single one between others,
+//! at most once per round trip. Queue pairs that found the window full wait here and are scheduled
+//! when it opens.
 
 use alloc::collections::{BTreeMap, VecDeque};
 
@@ -70,6 +71,13 @@ impl Destination {
         }
     }
 
+    /// The same for a queue pair whose peer has received packets behind a missing one, and keeps
+    /// them. They are no longer on the way, although they count as such until the missing one has
+    /// come; how many they are, nobody says.
+    pub(crate) fn room_in_repair(&self) -> u64 {
+        (self.window + self.window / 2).saturating_sub(self.in_flight).max(self.room())
+    }
+
     /// Bytes that may be sent after `cost` more are in flight.
     #[inline]
     pub(crate) fn room_after(&self, cost: u64) -> u64 {
@@ -121,11 +129,21 @@ impl Destination {
     /// Packets were lost: the window shrinks by 25 %, once per round trip. Halving it would leave a
     /// path nearly empty that loses 1 % of the packets for reasons other than congestion.
     pub(crate) fn lost(&mut self, now: Instant, config: &WindowConfig) {
+        self.cut(now, self.window / 4, config);
+    }
+
+    /// One packet was lost between others. A full receive buffer loses many in a row, so the window
+    /// need not shrink as much.
+    pub(crate) fn lost_one(&mut self, now: Instant, config: &WindowConfig) {
+        self.cut(now, self.window / 16, config);
+    }
+
+    fn cut(&mut self, now: Instant, by: u64, config: &WindowConfig) {
         if now < self.cut_again_at {
             return;
         }
         self.cut_again_at = now.plus_nanos(self.srtt_ns.max(100_000));
-        self.window = (self.window - self.window / 4).max(config.min);
+        self.window = (self.window - by).max(config.min);
         self.credit = 0;
         self.has_lost = true;
     }

@@ -252,7 +252,7 @@ impl Outstanding {
     }
 
     /// Puts the cursor on `psn`.
-    fn move_cursor(&mut self, psn: Psn) {
+    pub(crate) fn move_cursor(&mut self, psn: Psn) {
         self.cursor =
             self.flights.iter().position(|f| f.reaches(psn)).unwrap_or(self.flights.len());
         self.cursor_packet =

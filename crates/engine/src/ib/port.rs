@@ -9,6 +9,7 @@ use feroce_wire::{Bth, Op, Opcode, Pkey, Psn, Qpn, Service};
 
 use super::destination::{DestinationId, Destinations};
 use super::mcast::Groups;
+use super::reorder_queue::ReorderMemory;
 use crate::hca::config::Config;
 use crate::hca::counters::Drop;
 use crate::hca::cqe::Cqe;
@@ -25,6 +26,7 @@ pub(crate) struct Port {
     pub(crate) hca: Shared,
     pub(crate) groups: Groups,
     pub(crate) destinations: Destinations,
+    pub(crate) reorder: ReorderMemory,
     /// Slots that waited for the window of a destination, which has opened.
     pub(crate) woken: Vec<u32>,
     outbox: VecDeque<Train>,
@@ -40,6 +42,7 @@ impl Port {
             hca: Shared::new(config),
             groups: Groups::default(),
             destinations: Destinations::default(),
+            reorder: ReorderMemory::default(),
             woken: Vec::new(),
             outbox: VecDeque::new(),
             unread: false,

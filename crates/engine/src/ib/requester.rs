@@ -53,7 +53,17 @@ impl Qp {
         let mut passed = 0;
         loop {
             let sends = matches!(self.common.state, QpState::Rts | QpState::Sqd);
-            if !sends || self.req.is_held() || now < self.paced_until {
+            if !sends || now < self.paced_until {
+                return;
+            }
+            if self.req.repair.is_due() {
+                // It goes even if the window is full: what fills that waits for it.
+                self.send_repair(port, now, caps, out);
+                if out.is_some() {
+                    return;
+                }
+            }
+            if self.req.is_held() {
                 return;
             }
             self.req.outstanding.skip_local();
@@ -319,7 +329,8 @@ impl Qp {
         };
         let peer = port.destinations.get(id);
         let left = flight.packets - from;
-        let room = peer.room();
+        let is_in_repair = self.req.repair.is_under_way(self.req.outstanding.una);
+        let room = if is_in_repair { peer.room_in_repair() } else { peer.room() };
         let full = self.pmtu as u64 + PACKET_COST;
         // A whole small message needs no division.
         let fits = match flight.cost(from, flight.packets, self.pmtu) <= room {

@@ -6,6 +6,7 @@ use feroce_train::Instant;
 use feroce_wire::{Msn, Psn};
 
 use super::outstanding::Outstanding;
+use super::repair::Repair;
 
 /// State of the requester of a reliable queue pair.
 #[derive(Debug, Default)]
@@ -33,6 +34,7 @@ pub(crate) struct Requester {
     /// A packet whose round trip is being measured: it is acknowledged from this PSN on.
     pub(crate) timed: Option<(Psn, Instant)>,
     pub(super) ack_requests: AckRequests,
+    pub(super) repair: Repair,
     /// The answers after a gap are being ignored until the missing one comes.
     pub(crate) response_gap: bool,
     /// A request cannot be executed: nothing after it is started.
@@ -57,7 +59,7 @@ impl Requester {
     /// Whether there may be something to send, now that `posted` requests are in the queue.
     #[inline]
     pub(crate) fn may_send(&self, posted: usize) -> bool {
-        !self.is_held() && self.outstanding.cursor < posted
+        (!self.is_held() && self.outstanding.cursor < posted) || self.repair.is_due()
     }
 
     /// Whether it must wait for an answer, a time or room at the destination.

@@ -9,6 +9,7 @@ use feroce_wire::{NakCode, Op, Psn, Reth, Rkey, RnrTimer, Srqn, XrcEth};
 use super::qp::Qp;
 use super::replay::{Memory, Remembered};
 use super::reply_queue::Reply;
+use super::responder_state::Missing;
 use super::rx_payload::{RxPacket, RxPayload};
 use crate::hca::attr::LossPolicy;
 use crate::hca::counters::Drop;
@@ -101,14 +102,39 @@ impl Qp {
     /// A request packet arrived.
     #[inline]
     pub(super) fn handle_request(&mut self, port: &mut Port, now: Instant, rest: &RxPacket<'_>) {
+        self.take_request(port, now, rest);
+        if !self.rsp.early.is_empty() {
+            self.take_early(port, now);
+        }
+    }
+
+    /// The packets that arrived too early, as far as they are next.
+    #[cold]
+    fn take_early(&mut self, port: &mut Port, now: Instant) {
+        while self.rsp.missing == Missing::Nothing
+            && let Some(early) = self.rsp.early.take(&mut port.reorder, self.rsp.expected)
+        {
+            self.take_request(port, now, &early.packet());
+            early.discard(&mut port.reorder);
+        }
+        // If another packet is missing behind these, the next that is too early shows it: a peer
+        // that goes back sends it now without being asked.
+        if self.rsp.missing == Missing::Receive {
+            self.rsp.early.clear(&mut port.reorder);
+        }
+    }
+
+    /// A request packet is to be executed, unless it is not its turn.
+    #[inline]
+    fn take_request(&mut self, port: &mut Port, now: Instant, rest: &RxPacket<'_>) {
         let ahead = rest.psn.diff(self.rsp.expected);
         // The common short message: a SEND in one packet.
         if ahead == 0 && rest.op == Op::SendOnly && self.execute_send_only(port, now, rest) {
-            self.rsp.nak_sent = false;
+            self.rsp.missing = Missing::Nothing;
             return self.note_executed(port, rest, 1);
         }
         if ahead > 0 {
-            return self.handle_gap(port, now);
+            return self.handle_gap(port, now, rest, ahead);
         }
         let mut request = match self.take_apart(port, rest) {
             Ok(request) => request,
@@ -122,7 +148,7 @@ impl Qp {
                 None => return,
             }
         }
-        self.rsp.nak_sent = false;
+        self.rsp.missing = Missing::Nothing;
         match self.execute(port, now, &request) {
             Ok(taken) => self.note_executed(port, rest, taken),
             Err(refusal) => self.refuse(port, now, refusal),
@@ -165,19 +191,25 @@ impl Qp {
         Ok(Request { op, psn, solicited, srqn, pd, body, remote: remote.copied() })
     }
 
-    /// A packet arrived before the expected one: sends a NAK, once per gap.
+    /// A packet arrived before the expected one: sends a NAK, once per gap, and keeps the packet.
     #[cold]
-    fn handle_gap(&mut self, port: &mut Port, now: Instant) {
+    fn handle_gap(&mut self, port: &mut Port, now: Instant, rest: &RxPacket<'_>, ahead: i32) {
         port.hca.counters.out_of_seq_request += 1;
-        if self.rsp.nak_sent {
-            return port.hca.drop(Drop::AfterGap);
+        let was_known = self.rsp.missing != Missing::Nothing;
+        if !was_known {
+            self.rsp.missing = Missing::Packet;
+            port.hca.counters.out_of_sequence += 1;
+            self.push_nak(NakCode::PsnSequence);
+            if self.common.init.loss == LossPolicy::Fatal {
+                port.hca.event(AsyncEvent::QpFatal(self.common.qpn));
+                return self.stop_after_replies(port, now);
+            }
         }
-        self.rsp.nak_sent = true;
-        port.hca.counters.out_of_sequence += 1;
-        self.push_nak(NakCode::PsnSequence);
-        if self.common.init.loss == LossPolicy::Fatal {
-            port.hca.event(AsyncEvent::QpFatal(self.common.qpn));
-            self.stop_after_replies(port, now);
+        let may_keep = port.hca.config.selective_repeat && self.rsp.missing == Missing::Packet;
+        if may_keep && self.rsp.early.keep(&mut port.reorder, rest, ahead) {
+            port.hca.counters.kept_after_gap += 1;
+        } else if was_known {
+            port.hca.drop(Drop::AfterGap);
         }
     }
 
@@ -263,7 +295,7 @@ impl Qp {
             Refusal::NotReady => {
                 port.hca.counters.out_of_buffer += 1;
                 port.hca.counters.send_rnr_err += 1;
-                self.rsp.nak_sent = true;
+                self.rsp.missing = Missing::Receive;
                 let timer = RnrTimer::new(self.common.attr.min_rnr_timer.unwrap_or(0));
                 let (psn, msn) = (self.rsp.expected, self.rsp.msn);
                 self.rsp.replies.push(Reply::Rnr { psn, msn, timer });

@@ -3,6 +3,7 @@
 use feroce_wire::{Msn, Psn, Rkey};
 
 use super::receive::Receive;
+use super::reorder_queue::ReorderQueue;
 use super::replay::Replay;
 use super::reply_queue::Replies;
 
@@ -15,6 +16,17 @@ pub(super) enum Inbound {
     Write { va: u64, rkey: Rkey, left: u32, len: u32 },
 }
 
+/// What keeps a responder from going on.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(super) enum Missing {
+    #[default]
+    Nothing,
+    /// The expected packet. Those behind it are kept, or dropped silently.
+    Packet,
+    /// A receive for it. Those behind it are dropped silently.
+    Receive,
+}
+
 /// State of the responder.
 #[derive(Debug, Default)]
 pub(crate) struct Responder {
@@ -25,8 +37,10 @@ pub(crate) struct Responder {
     pub(super) inbound: Option<Inbound>,
     /// The receive that the message in progress fills.
     pub(super) receive: Option<Receive>,
-    /// A gap or an unready receive has been reported; packets after it are dropped silently.
-    pub(super) nak_sent: bool,
+    /// What the peer was told is missing, and has not come since.
+    pub(super) missing: Missing,
+    /// What arrived behind a missing packet.
+    pub(super) early: ReorderQueue,
     /// Something was executed whose acknowledgement has not been sent.
     pub(super) owes_ack: bool,
     /// The first packet has been seen.

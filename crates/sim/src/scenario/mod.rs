@@ -75,7 +75,7 @@ pub enum WireLength {
 /// How hosts recover from the loss of packets.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Recovery {
-    /// As on the wire: everything from the lost packet on is sent again.
+    /// As adapters do: everything from the lost packet on is sent again.
     #[default]
     GoBackN,
     /// Only what is lost is sent again, and what is on its way is bounded, as in IRN. RoCEv2 has no

@@ -113,6 +113,8 @@ impl Run {
     /// Prepares a run; everything random follows from the seed.
     pub fn new(mut scenario: Scenario, seed: u64) -> Result<Self, RunError> {
         scenario.fabric.seed = seed;
+        // What `recovery` says: go-back-N as adapters have it, or a layer below the engines.
+        scenario.engine.selective_repeat = false;
         if scenario.engine.congestion.needs_telemetry() {
             scenario.fabric.telemetry.get_or_insert_default();
         }

@@ -135,6 +135,7 @@ impl Knobs {
             advertise_credits: dice.chance(0.6),
             read_chunk: dice.pick(&[256, 4 << 10, 256 << 10]),
             tail_probe: dice.chance(0.6),
+            selective_repeat: dice.chance(0.7),
             min_probe_ns: if self.is_clean() {
                 2_000_000
             } else {
