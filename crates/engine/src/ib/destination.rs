@@ -73,7 +73,7 @@ impl Destination {
 
     /// The same for a queue pair whose peer has received packets behind a missing one, and keeps
     /// them. They are no longer on the way, although they count as such until the missing one has
-    /// come; how many they are, nobody says.
+    /// come; how many they are, the peer does not say.
     pub(crate) fn room_in_repair(&self) -> u64 {
         (self.window + self.window / 2).saturating_sub(self.in_flight).max(self.room())
     }

@@ -3,17 +3,17 @@
 //!
 //! One file per role: `requester` turns send work requests into trains, `ack_policy` says when it
 //! requests an acknowledgement, `account` keeps the accounts of what was sent, `completer` takes
-//! the responses, `responder` puts the requests of the peer in order, `execute` executes them and
-//! `replies` answers them. `repair` sends again the one packet that the peer misses. `fast_path` and `coalesce` are the requester's short cuts for short
-//! messages, `direct_access` copies directly between processes of a host. `unreliable` is UC and
-//! UD.
-//! `control` is modify, query and the ways into error, `transition` its table.
+//! the responses, `repair` sends again the one packet that the peer misses, `responder` puts the
+//! requests of the peer in order, `execute` executes them and `replies` answers them. `fast_path`
+//! and `coalesce` are the requester's short cuts for short messages, `direct_access` copies
+//! directly between processes of a host. `unreliable` is UC and UD. `control` is modify, query and
+//! the ways into error, `transition` its table.
 //!
 //! Below the roles stand the types that they work on: `qp`, `requester_state` with `outstanding`
-//! (the requests in flight), `responder_state` with `reply_queue`, `receive`, `reorder_queue` (what
-//! arrived too early) and `replay` (what answers duplicates), and `port` with `destination` (bytes in flight to each peer address) and
-//! `mcast`. No type imports a role. `cc` has the algorithms of congestion control, `congestion` is
-//! what the requester does with them.
+//! (the requests in flight) and `repair_state`, `responder_state` with `reply_queue`, `receive`,
+//! `reorder_queue` (what arrived too early) and `replay` (what answers duplicates), and `port` with
+//! `destination` (bytes in flight to each peer address) and `mcast`. No type imports a role. `cc`
+//! has the algorithms of congestion control, `congestion` is what the requester does with them.
 
 pub(crate) mod cc;
 pub(crate) mod destination;
@@ -38,6 +38,7 @@ mod receive;
 mod receive_queue;
 mod reorder_queue;
 mod repair;
+mod repair_state;
 mod replay;
 mod replies;
 mod reply_queue;

@@ -1,8 +1,7 @@
 //! Selective repeat: the requester sends again only the packet that the peer misses.
 //!
 //! A NAK names one missing packet, and says nothing of those behind it: the peer may have discarded
-//! them (go-back-N, IBTA vol1 9.7.5.1.2), or keep them as our [responder](super::reorder_queue)
-//! does. The requester goes back, and learns from the answer: if the peer acknowledges packets
+//! them (go-back-N), or keep them as our [responder](super::reorder_queue) does. The requester goes back, and learns from the answer: if the peer acknowledges packets
 //! that were not sent again, it has kept them. From then on, a NAK makes the requester send one
 //! packet, and go on where it was. A NAK for the packet right behind that one looks like a peer
 //! that discards: the requester goes back again, and learns anew.
@@ -14,55 +13,6 @@ use super::outstanding::Kind;
 use super::port::Port;
 use super::qp::Qp;
 
-/// What the requester knows of the peer, and what it repairs.
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Repair {
-    /// The peer keeps packets behind one that is missing.
-    peer_keeps: bool,
-    /// The peer missed this packet, and everything from it on is being sent again.
-    went_back_to: Option<Psn>,
-    /// The peer misses this packet, and nothing else is sent again.
-    due: Option<Psn>,
-    /// The packet that was repaired last.
-    last: Option<Psn>,
-}
-
-impl Repair {
-    /// Whether a packet is to be sent again.
-    #[inline]
-    pub(super) fn is_due(&self) -> bool {
-        self.due.is_some()
-    }
-
-    /// Whether the peer misses `una`, and has been sent it again.
-    #[inline]
-    pub(super) fn is_under_way(&self, una: Psn) -> bool {
-        self.last == Some(una)
-    }
-
-    /// Everything from some packet on is sent again, for whatever reason.
-    pub(super) fn go_back(&mut self) {
-        (self.went_back_to, self.due) = (None, None);
-    }
-
-    /// The same, because the peer missed `psn`.
-    pub(super) fn went_back_to(&mut self, psn: Psn) {
-        self.went_back_to = Some(psn);
-    }
-
-    /// Everything before `psn` is acknowledged, while `cursor` is to be sent next.
-    #[inline]
-    pub(super) fn acknowledged(&mut self, psn: Psn, cursor: Psn) {
-        if let Some(missed) = self.went_back_to
-            && psn.is_after(cursor)
-            // That one may only have been late.
-            && psn.is_after(missed.next())
-        {
-            *self = Self { peer_keeps: true, ..Self::default() };
-        }
-    }
-}
-
 impl Qp {
     /// The peer misses `psn`, and has everything before. False: to send that one packet again is
     /// not enough, as far as is known.
@@ -71,11 +21,11 @@ impl Qp {
         let oldest = outstanding.flights.iter().find(|flight| flight.reaches(psn));
         let is_request = oldest.is_some_and(|flight| flight.kind == Kind::Acked);
         let repair = &mut self.req.repair;
-        let is_next = |last: Psn| psn == last || psn == last.next();
-        let is_repeated = repair.last.is_some_and(is_next);
-        if !port.hca.config.selective_repeat || !repair.peer_keeps || !is_request || is_repeated {
+        if !port.hca.config.selective_repeat || !repair.peer_keeps || !is_request {
+            return false;
+        }
+        if repair.last.is_some_and(|last| psn == last || psn == last.next()) {
             repair.peer_keeps = false;
-            repair.last = None;
             return false;
         }
         if outstanding.cursor_psn().is_after(psn) {

@@ -6,7 +6,7 @@ use feroce_train::Instant;
 use feroce_wire::{Msn, Psn};
 
 use super::outstanding::Outstanding;
-use super::repair::Repair;
+use super::repair_state::Repair;
 
 /// State of the requester of a reliable queue pair.
 #[derive(Debug, Default)]
