@@ -1,10 +1,11 @@
 //! Selective repeat: the requester sends again only the packet that the peer misses.
 //!
 //! A NAK names one missing packet, and says nothing of those behind it: the peer may have discarded
-//! them (go-back-N), or keep them as our [responder](super::reorder_queue) does. The requester goes back, and learns from the answer: if the peer acknowledges packets
-//! that were not sent again, it has kept them. From then on, a NAK makes the requester send one
-//! packet, and go on where it was. A NAK for the packet right behind that one looks like a peer
-//! that discards: the requester goes back again, and learns anew.
+//! them (go-back-N), or keep them as our [responder](super::reorder_queue) does. The requester goes
+//! back, and learns from the answer: if the peer acknowledges packets that were not sent again, it
+//! has kept them. From then on, a NAK makes the requester send one packet, and go on where it was.
+//! A NAK for the packet right behind that one looks like a peer that discards: the requester goes
+//! back again, and learns anew.
 
 use feroce_train::{Instant, LinkCaps, Train};
 use feroce_wire::Psn;
