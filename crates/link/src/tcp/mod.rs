@@ -44,8 +44,9 @@ pub use reserved::ReservedPort;
 use socket::{address_of, mss_of, socket_for};
 use stream::{Phase, Stream};
 
-/// Bytes that one `recv` call takes: what the kernel buffers for a busy connection on loopback.
-const BUFFER: usize = 256 << 10;
+/// Bytes that one `recv` call takes. They stay in the cache until they are copied on: with 256 KiB,
+/// large WRITEs of iWARP without CRC are 5 % slower.
+const BUFFER: usize = 64 << 10;
 
 /// Sockets that one `epoll_wait` call reports; others wait for the next.
 const MAX_READY: usize = 64;
