@@ -184,8 +184,9 @@ impl Deframer {
         piece.inspect_err(|error| self.state = State::Failed(*error))
     }
 
-    /// Bytes of payload that come next on the stream; the owner may read them elsewhere than into
-    /// what it gives to [`Deframer::next`], and then calls [`Deframer::took`].
+    /// Bytes of payload that come next on the stream. If no CRC covers them, the owner may read
+    /// them elsewhere than into what it gives to [`Deframer::next`], and then calls
+    /// [`Deframer::took`].
     pub const fn payload_left(&self) -> usize {
         match self.state {
             State::Payload(left) => left,
@@ -193,13 +194,12 @@ impl Deframer {
         }
     }
 
-    /// The next bytes of the payload have been read elsewhere: `parts` are they, in order. They are
-    /// no more than [`Deframer::payload_left`].
-    pub fn took<'a>(&mut self, parts: impl IntoIterator<Item = &'a [u8]>) {
-        for part in parts {
-            let left = self.payload_left().saturating_sub(part.len());
-            self.cover(part);
-            self.after_payload(left);
+    /// The next `len` bytes of the payload, at most [`Deframer::payload_left`], have been read
+    /// elsewhere.
+    pub fn took(&mut self, len: usize) {
+        debug_assert!(self.crc.is_none(), "a CRC covers these bytes");
+        if let State::Payload(left) = self.state {
+            self.after_payload(left.saturating_sub(len));
         }
     }
 
