@@ -86,6 +86,14 @@ impl<R: Bytewise> Grant<R> {
         Self { registration: None, start: 0, len: 0, right: PhantomData }
     }
 
+    /// Where its bytes are in this process: address and length. `None` if they have none. For
+    /// code that lets the kernel or another process access them as the right says, and that ends
+    /// the access when the right ends.
+    pub fn place(&self) -> Option<(u64, usize)> {
+        let region = self.registration.as_deref()?.region();
+        Some((region.place()?.checked_add(self.start as u64)?, self.len))
+    }
+
     /// Takes the first `n` bytes off, or all there are if they are fewer.
     #[must_use]
     pub fn split_to(&mut self, n: usize) -> Self {
@@ -121,13 +129,6 @@ impl<R: Bytewise> Grant<R> {
 }
 
 impl Grant<Read> {
-    /// Where its bytes are in this process: address and length. `None` if they have none. For
-    /// code that lets another process read them, and that ends the access when the right ends.
-    pub fn place(&self) -> Option<(u64, usize)> {
-        let region = self.registration.as_deref()?.region();
-        Some((region.place()?.checked_add(self.start as u64)?, self.len))
-    }
-
     /// Fills `out` from the bytes at `offset`. Two, four or eight bytes at a multiple of their
     /// length are read in one load.
     #[inline]

@@ -6,7 +6,7 @@
 //! and seals the ICRC, which covers header fields that only the link knows. In the other
 //! direction a link hands the engine [`RxTrain`]s: verified packets from the BTH on, ICRC
 //! already checked and cut off by [`RxTrain::packets`]. A [`Burst`] is what the engine has to say
-//! on a byte stream.
+//! on a byte stream, a [`Scatter`] where it wants the bytes that come next.
 //!
 //! This crate knows neither engine nor link, has no state, and does no I/O. [`Instant`] lives
 //! here because both sides of the waist speak of time without owning a clock.
@@ -19,6 +19,7 @@ mod burst;
 mod path;
 mod payload;
 mod rx;
+mod scatter;
 mod telemetry;
 mod time;
 mod tx;
@@ -27,6 +28,7 @@ pub use burst::{Burst, BurstPiece};
 pub use path::{Ecn, Framing, GidEntry, LinkCaps, LinkLayer, Path, PortAddr};
 pub use payload::{InlineBytes, Payload, RemotePayload};
 pub use rx::{Packets, RxMeta, RxTrain};
+pub use scatter::Scatter;
 pub use telemetry::{Hop, Hops};
 pub use time::Instant;
 pub use tx::{Ext, Single, SingleBuf, Train, TrainOps};
