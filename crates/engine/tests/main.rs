@@ -24,6 +24,7 @@ mod iwarp;
 mod iwarp_errors;
 mod iwarp_extensions;
 mod iwarp_handshake;
+mod iwarp_landing;
 mod iwarp_malformed;
 mod iwarp_malformed_frames;
 mod iwarp_swarm;

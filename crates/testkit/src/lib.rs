@@ -35,7 +35,7 @@ pub use packet::{Packet, as_trains, header, packets};
 pub use pair::{Pair, START};
 pub use qp::{Connection, QKEY, TestQp, init_attr};
 pub use scripted::{OUR_PSN, PEER_PSN, PEER_QPN, Scripted};
-pub use streams::{Streams, attached};
+pub use streams::{Streams, attached, land};
 pub use wire::Wire;
 
 use feroce_engine::{Data, SendOp, SendWr};

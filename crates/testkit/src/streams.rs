@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use feroce_engine::iwarp::{StreamEvent, StreamSetup};
 use feroce_engine::{Config, QpAttr, QpType, TransportKind};
 use feroce_mem::Access;
-use feroce_train::{Burst, Instant};
+use feroce_train::{Burst, Instant, Scatter};
 use feroce_wire::Qpn;
 
 use crate::{Host, START, TestQp};
@@ -34,6 +34,10 @@ pub struct Streams {
     pub b: Host,
     /// How streams have ended, of the initiator and of the responder.
     pub ends: [Vec<StreamEvent>; 2],
+    /// Payload is received into memory where the engines give it a place.
+    pub may_land: bool,
+    /// How many bytes were.
+    pub landed: usize,
     qpns: Option<[Qpn; 2]>,
     directions: [Direction; 2],
 }
@@ -52,6 +56,8 @@ impl Streams {
             a: Host::with_config(1, config.clone()),
             b: Host::with_config(2, config),
             ends: Default::default(),
+            may_land: false,
+            landed: 0,
             qpns: None,
             directions: Default::default(),
         }
@@ -110,7 +116,15 @@ impl Streams {
                 let mut arrived: Vec<u8> = direction.bytes.drain(..some).collect();
                 damage(&mut arrived);
                 sender.engine.handle_stream_sent(self.now, qpns[side], some);
-                receiver.engine.handle_stream(self.now, qpns[1 - side], &arrived);
+                let mut rest = &arrived[..];
+                while self.may_land && !rest.is_empty() {
+                    let landed = land(receiver, self.now, qpns[1 - side], &mut rest);
+                    if landed == 0 {
+                        break;
+                    }
+                    self.landed += landed;
+                }
+                receiver.engine.handle_stream(self.now, qpns[1 - side], rest);
             } else if direction.is_closed && !direction.is_over {
                 moved = true;
                 direction.is_over = true;
@@ -136,6 +150,23 @@ impl Streams {
         }
         true
     }
+}
+
+/// Receives as a driver does that reads payload into memory: takes from `bytes` what the memory
+/// has room for, and what stands behind it. Returns how many bytes went to memory; 0: nothing was
+/// taken.
+pub fn land(host: &mut Host, now: Instant, qpn: Qpn, bytes: &mut &[u8]) -> usize {
+    let mut scatter = Scatter::default();
+    host.engine.lend_scatter(now, qpn, &mut scatter);
+    if scatter.is_empty() {
+        return 0;
+    }
+    let landed = scatter.copy_in(bytes);
+    host.engine.handle_stream_landed(now, qpn, landed);
+    let (behind, rest) = bytes[landed..].split_at(scatter.behind.min(bytes.len() - landed));
+    *bytes = rest;
+    host.engine.handle_stream(now, qpn, behind);
+    landed
 }
 
 /// A queue pair of iWARP whose stream is set up so; the test is its peer.

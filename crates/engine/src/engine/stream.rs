@@ -1,6 +1,6 @@
 //! Streams: what the driver does with the queue pairs of iWARP.
 
-use feroce_train::{Burst, Instant};
+use feroce_train::{Burst, Instant, Scatter};
 use feroce_wire::Qpn;
 
 use super::Engine;
@@ -39,9 +39,28 @@ impl Engine {
         self.with_stream(now, qpn, |qp, hca| qp.announce_again(hca)).unwrap_or(false)
     }
 
-    /// Bytes of a stream have arrived, cut anywhere.
-    pub fn handle_stream(&mut self, now: Instant, qpn: Qpn, bytes: &[u8]) {
-        self.with_stream(now, qpn, |qp, hca| qp.handle_stream(hca, now, bytes));
+    /// Bytes of a stream have arrived, cut anywhere. True: [`Engine::lend_scatter`] would give the
+    /// driver a place for the next ones.
+    pub fn handle_stream(&mut self, now: Instant, qpn: Qpn, bytes: &[u8]) -> bool {
+        let lends = self.with_stream(now, qpn, |qp, hca| {
+            qp.handle_stream(hca, now, bytes);
+            qp.payload_to_land() > 0
+        });
+        lends.unwrap_or(false)
+    }
+
+    /// Where the next bytes of a stream go, if they are payload of some length: the driver may
+    /// receive them there, without a copy, and calls [`Engine::handle_stream_landed`] then. If
+    /// `out` stays empty, it receives elsewhere.
+    pub fn lend_scatter(&mut self, now: Instant, qpn: Qpn, out: &mut Scatter) {
+        self.with_stream(now, qpn, |qp, hca| qp.lend_scatter(hca, out));
+    }
+
+    /// The driver has received the next `len` bytes of a stream where [`Engine::lend_scatter`] has
+    /// said, and accesses that memory no more. No other bytes were given to
+    /// [`Engine::handle_stream`] since; `len` may be 0.
+    pub fn handle_stream_landed(&mut self, now: Instant, qpn: Qpn, len: usize) {
+        self.with_stream(now, qpn, |qp, hca| qp.handle_landed(hca, now, len));
     }
 
     /// The peer has closed a stream, or it broke.

@@ -2,7 +2,7 @@
 
 use alloc::vec::Vec;
 
-use feroce_mem::{Grant, Loan, MrTable, OutOfBounds, PdId, Read, Write};
+use feroce_mem::{AccessError, Bytewise, Grant, Loan, MrTable, OutOfBounds, PdId, Read, Write};
 use feroce_wire::iwarp::Crc32c;
 
 use crate::hca::pieces::Pieces;
@@ -70,29 +70,31 @@ pub(super) fn filled(is_copied: bool, out: &mut [u8]) {
 }
 
 /// Rights to the memory of a segment, in order.
-pub(super) type Parts = Vec<Grant<Read>>;
+pub(super) type Parts<R> = Vec<Grant<R>>;
 
-/// Rights to `len` bytes from `offset` of the data of a request, to send them from where they are;
-/// `None`: they are not in memory of this process.
-pub(super) fn keep_parts(
+/// Rights to `len` bytes from `offset` of the buffers of a request, to send them from where they
+/// are, or to receive them there; `None`: a key, range or right is wrong, or they are not in memory
+/// of this process.
+pub(super) fn keep_parts<R: Bytewise>(
     mrs: &MrTable,
     pd: PdId,
-    data: &Data,
+    sges: &[Sge],
     offset: u64,
     len: usize,
-) -> Option<Parts> {
-    let Data::Sges(sges) = data else { return None };
-    let parts = Pieces::new(sges.as_slice(), offset, len);
+) -> Option<Parts<R>> {
+    let parts = Pieces::new(sges, offset, len);
     parts
         .map(|piece| {
-            let loan = mrs.lend_local::<Read>(pd, piece.sge.lkey, piece.addr?, piece.len);
-            keep_with_place(loan.ok()?)
+            keep_with_place(mrs.lend_local::<R>(pd, piece.sge.lkey, piece.addr?, piece.len))
         })
         .collect()
 }
 
-/// The same right, to keep, if its memory is in this process.
-pub(super) fn keep_with_place(loan: Loan<'_, Read>) -> Option<Grant<Read>> {
+/// The same right, to keep, if there is one and its memory is in this process.
+pub(super) fn keep_with_place<R: Bytewise>(
+    loan: Result<Loan<'_, R>, AccessError>,
+) -> Option<Grant<R>> {
+    let loan = loan.ok()?;
     let grant = loan.keep();
     grant.place().is_some().then_some(grant)
 }

@@ -174,9 +174,11 @@ impl Qp {
         self.flush(hca, now);
     }
 
-    /// Completes as flushed what is posted on a queue pair in ERR.
+    /// Completes as flushed what is posted on a queue pair in ERR. While the driver receives
+    /// payload into memory, that waits: a completion gives the memory back to the consumer.
     pub(crate) fn flush(&mut self, hca: &mut Shared, now: Instant) {
-        if self.common.state != QpState::Err {
+        let is_landing = self.stream.as_ref().is_some_and(|stream| stream.is_landing);
+        if self.common.state != QpState::Err || is_landing {
             return;
         }
         while self.common.sq.peek(0).is_some() {

@@ -8,6 +8,7 @@
 //! - `requester` turns work requests into segments and completes them: SENDs and WRITEs when TCP
 //!   has taken their bytes, READs when the response is there, all in the order of the queue;
 //! - `responder` places what arrives and executes READ requests; `failure` is why it stops;
+//! - `landing` lends the driver the places of payload that it receives there without a copy;
 //! - `extensions` executes atomics and takes immediate data (RFC 7306);
 //! - `transmit` chooses what is said next; a message is never interrupted by another;
 //! - `control` carries out transitions and flushes.
@@ -20,6 +21,7 @@ mod control;
 mod extensions;
 mod failure;
 mod handshake;
+mod landing;
 pub(crate) mod qp;
 mod requester;
 mod requester_state;

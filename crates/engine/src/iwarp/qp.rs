@@ -37,6 +37,8 @@ pub(super) struct Stream {
     pub(super) rsp: Responder,
     /// When the last bytes arrived.
     pub(super) heard_at: Instant,
+    /// The driver receives payload into memory, see [`Qp::lend_scatter`].
+    pub(super) is_landing: bool,
     /// Bytes given to the driver so far.
     pub(super) given: u64,
     /// Bytes of them that TCP has taken.
@@ -69,6 +71,7 @@ impl Stream {
             req: Requester { has_announced, ..Requester::default() },
             rsp: Responder::default(),
             heard_at: Instant::ZERO,
+            is_landing: false,
             given: 0,
             taken: 0,
             may_send: !matches!(setup.begin, Begin::Await(_)),

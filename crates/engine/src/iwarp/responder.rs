@@ -333,24 +333,22 @@ impl Qp {
         is_verified: bool,
     ) -> Result<bool, Failure> {
         let (pd, qpn) = (self.common.init.pd, self.common.qpn);
-        let Some(Stream { req, rsp, deframer, .. }) = &mut self.stream else { return Ok(false) };
-        let Some(segment) = &mut rsp.segment else { return Ok(false) };
+        let Some(stream) = &mut self.stream else { return Ok(false) };
+        let Stream { rsp, deframer, .. } = stream;
+        let Some(segment) = &rsp.segment else { return Ok(false) };
         let crc = deframer.crc().filter(|_| !is_verified);
-        let next = |at: u64| at.wrapping_add(bytes.len() as u64);
         match segment.target {
             Target::Receive => {
-                let Some(receive) = &mut rsp.receive else { return Ok(false) };
+                let Some(receive) = &rsp.receive else { return Ok(false) };
                 let sges = receive.wr.sges.as_slice();
                 scatter(&hca.mrs, receive.pd, sges, receive.filled, bytes, crc)
                     .map_err(|_| Failure::from(Cause::DDP_LOCAL_CATASTROPHIC))?;
-                receive.filled = next(receive.filled);
             }
             Target::Memory(stag, offset) => {
                 let len = bytes.len() as u64;
                 let placed = hca.mrs.lend_remote::<Write>(pd, qpn, stag, offset, len);
                 let placed = placed.and_then(|loan| Ok(copy_in(&loan, bytes, crc)?));
                 placed.map_err(|error| failure::tagged(error, false))?;
-                segment.target = Target::Memory(stag, next(offset));
             }
             Target::Sink(stag, offset) => {
                 // A sink need not be open to the peer: the READ is ours.
@@ -358,11 +356,6 @@ impl Qp {
                     hca.mrs.lend_local::<Write>(pd, Lkey(stag.0), offset, bytes.len() as u32);
                 let placed = loan.and_then(|loan| Ok(copy_in(&loan, bytes, crc)?));
                 placed.map_err(|error| failure::tagged(error, false))?;
-                segment.target = Target::Sink(stag, next(offset));
-                if let Some(sink) = req.sinks.front_mut() {
-                    sink.left -= bytes.len() as u32;
-                    sink.offset = next(sink.offset);
-                }
             }
             Target::Refused(_) => return Ok(false),
             Target::Collected => {
@@ -371,6 +364,7 @@ impl Qp {
                 return Ok(false);
             }
         }
+        stream.advance(bytes.len());
         Ok(true)
     }
 

@@ -17,7 +17,7 @@ use super::requester_state::{Flight, Sink, untagged};
 use super::responder_state::Reply;
 use super::setup::{Begin, ReadyToReceive};
 use crate::hca::shared::Shared;
-use crate::hca::wr::SendOp;
+use crate::hca::wr::{Data, SendOp};
 
 /// The shortest payload that is sent from where it is: copying less is quicker than to tell the
 /// kernel of another place.
@@ -115,7 +115,8 @@ impl Qp {
                 let Some(wr) = self.common.sq.peek(index) else { return false };
                 let tells = matches!(wr.op, SendOp::WriteImm(..));
                 if is_sent_apart(stream, len)
-                    && let Some(parts) = keep_parts(&hca.mrs, pd, &wr.data, offset, len)
+                    && let Data::Sges(sges) = &wr.data
+                    && let Some(parts) = keep_parts(&hca.mrs, pd, sges.as_slice(), offset, len)
                 {
                     emit_apart(stream, &header, len, out, parts);
                 } else {
@@ -165,7 +166,7 @@ impl Qp {
         let from = request.source_offset.wrapping_add(done.into());
         let lend = |from, len| hca.mrs.lend_remote::<Read>(pd, qpn, request.source_stag, from, len);
         if is_sent_apart(stream, len as usize)
-            && let Some(part) = lend(from, len.into()).ok().and_then(keep_with_place)
+            && let Some(part) = keep_with_place(lend(from, len.into()))
         {
             emit_apart(stream, &header, len as usize, out, Parts::from_iter([part]));
         } else {
@@ -306,7 +307,13 @@ fn is_sent_apart(stream: &Stream, payload: usize) -> bool {
 
 /// Appends an FPDU whose payload is sent from where it is: from `parts`. It has neither a CRC nor
 /// markers.
-fn emit_apart(stream: &mut Stream, header: &Header, payload: usize, out: &mut Burst, parts: Parts) {
+fn emit_apart(
+    stream: &mut Stream,
+    header: &Header,
+    payload: usize,
+    out: &mut Burst,
+    parts: Parts<Read>,
+) {
     let mut head = [0; fpdu::HEAD_LEN];
     let written = fpdu::emit_head(header, payload, &mut head);
     debug_assert!(written.is_ok(), "a segment is no longer than its length field says");
