@@ -13,6 +13,7 @@ mod inside_device;
 mod iwarp;
 mod iwarp_cases;
 mod iwarp_extensions;
+mod iwarp_landing;
 mod iwarp_limits;
 mod iwarp_malformed;
 mod iwarp_peer;

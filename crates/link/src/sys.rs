@@ -4,7 +4,7 @@ use std::io::{self, IoSlice};
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, AsRawFd, RawFd};
 
-use feroce_train::{Burst, BurstPiece};
+use feroce_train::{Burst, BurstPiece, Scatter};
 use feroce_wire::Gid;
 use nix::errno::Errno;
 
@@ -153,6 +153,42 @@ pub(crate) fn receive(fd: RawFd, bytes: &mut [u8]) -> Result<usize, Errno> {
     // SAFETY: the pointer leads to as many bytes as is said, which no other code uses until the
     // call returns; the kernel is not asked for the address of the sender.
     let got = unsafe { libc::syscall(libc::SYS_recvfrom, fd, at, len, flags, nowhere, nowhere) };
+    usize::try_from(got).map_err(|_| Errno::last())
+}
+
+/// Pieces of memory that one call receives into at most, and the bytes behind them.
+const MAX_PLACES: usize = 33;
+
+/// Receives bytes of a stream into the memory of a scatter list and what follows, as far as that
+/// asks for it, into `behind`; see [`send_to`].
+pub(crate) fn receive_scattered(
+    fd: RawFd,
+    scatter: &Scatter,
+    behind: &mut [u8],
+) -> Result<usize, Errno> {
+    let nothing = libc::iovec { iov_base: std::ptr::null_mut(), iov_len: 0 };
+    let (mut iov, mut count) = ([nothing; MAX_PLACES], 0);
+    for (place, grant) in iov.iter_mut().zip(scatter.memory()) {
+        // Memory without a place is copied to; see `Stream::receive`.
+        let (at, iov_len) = grant.place().ok_or(Errno::EFAULT)?;
+        let iov_base = std::ptr::with_exposed_provenance_mut(at as usize);
+        *place = libc::iovec { iov_base, iov_len };
+        count += 1;
+    }
+    // There is no place for these behind more memory than one call takes.
+    if let Some(place) = iov.get_mut(count) {
+        let iov_len = scatter.behind.min(behind.len());
+        *place = libc::iovec { iov_base: behind.as_mut_ptr().cast(), iov_len };
+        count += 1;
+    }
+    // SAFETY: a message header of zeros is a valid one.
+    let mut header: libc::msghdr = unsafe { std::mem::zeroed() };
+    header.msg_iov = iov.as_mut_ptr();
+    header.msg_iovlen = count as _;
+    // SAFETY: every piece leads to as many bytes as it says, of `behind`, which no other code uses
+    // until the call returns, or of memory that the list has a right to write. The kernel only
+    // writes to them, and answers with an error if memory is not mapped.
+    let got = unsafe { libc::syscall(libc::SYS_recvmsg, fd, &raw mut header, libc::MSG_DONTWAIT) };
     usize::try_from(got).map_err(|_| Errno::last())
 }
 

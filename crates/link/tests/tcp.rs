@@ -3,13 +3,14 @@
 #![allow(clippy::disallowed_methods, reason = "the peer of a stream needs a thread of its own")]
 
 use std::collections::BTreeMap;
-use std::io::{Read, Write};
+use std::io::{Read, Write as _};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::sync::Arc;
 use std::time::Duration;
 
 use feroce_link::tcp::{ReservedPort, StreamId, TcpConnect, TcpEvent, TcpLink};
-use feroce_mem::{Access, Grant, Iova, MrLimits, MrTable, PdId, Read as Rights, Region};
-use feroce_train::{Burst, Instant};
+use feroce_mem::{Access, Grant, Iova, MrLimits, MrTable, PdId, Read as Rights, Region, Write};
+use feroce_train::{Burst, Instant, Scatter};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use socket2::{Domain, Socket, Type};
 
@@ -26,6 +27,26 @@ struct Seen {
     sent: BTreeMap<StreamId, usize>,
     /// Whether the stream broke.
     ended: BTreeMap<StreamId, bool>,
+    /// Memory that the next bytes go to, as long as this many have not landed; and the bytes that
+    /// are read behind it.
+    places: Vec<Grant<Write>>,
+    behind: usize,
+    /// How many bytes have landed, each time.
+    landed: Vec<usize>,
+}
+
+impl Seen {
+    /// Says where the bytes go that have not landed yet.
+    fn lend(&self, scatter: &mut Scatter) {
+        let mut passed: usize = self.landed.iter().sum();
+        for place in &self.places {
+            let mut rest = place.clone();
+            let skipped = rest.split_to(passed);
+            passed -= skipped.len();
+            scatter.append(rest);
+        }
+        scatter.behind = self.behind;
+    }
 }
 
 /// Drives a link until `is_done`.
@@ -52,6 +73,8 @@ fn drive_at(
             }
             TcpEvent::Failed { stream, .. } => seen.failed.push(stream),
             TcpEvent::Data { stream, bytes } => seen.data.entry(stream).or_default().extend(bytes),
+            TcpEvent::Where { scatter, .. } => seen.lend(scatter),
+            TcpEvent::Landed { len, .. } => seen.landed.push(len),
             TcpEvent::Sent { stream, bytes } => *seen.sent.entry(stream).or_default() += bytes,
             TcpEvent::Ended { stream, error } => {
                 assert!(seen.ended.insert(stream, error.is_some()).is_none(), "told once");
@@ -360,4 +383,77 @@ fn a_burst_of_memory_and_bytes_arrives_in_order() {
     });
     drive(&mut link, &mut seen, |seen| seen.sent.get(&stream) == Some(&(len - taken)));
     assert!(reader.join().unwrap() == expected, "the bytes, in order");
+}
+
+/// A region of this length, and rights to these parts of it, each from and to.
+fn places(len: usize, parts: &[(usize, usize)]) -> (Arc<Region>, Vec<Grant<Write>>) {
+    let region = Region::alloc(len).unwrap();
+    let mut table = MrTable::new(1, MrLimits::default());
+    let access = Access::LOCAL_WRITE;
+    let key = table.reg(PdId(1), region.clone(), 0, len, Iova::ZeroBased, access).unwrap();
+    let grant = |&(from, to): &(usize, usize)| {
+        table.grant_local(PdId(1), key, from as u64, (to - from) as u32).unwrap()
+    };
+    (region, parts.iter().map(grant).collect())
+}
+
+#[test]
+fn bytes_go_to_memory_and_what_follows_is_handed_over() {
+    const LEN: usize = 1 << 20;
+    let sent: Vec<u8> = (0..LEN + 100).map(|i| (i * 7 + i / 251) as u8).collect();
+    // In order of the stream, not of the memory, and more places than one call takes.
+    let mut parts: Vec<(usize, usize)> = (0..64).map(|i| (i << 14, (i + 1) << 14)).collect();
+    parts.reverse();
+    let (mut link, mut seen, stream, mut peer) = accepted();
+    let (region, places) = places(LEN, &parts);
+    (seen.places, seen.behind) = (places, 50);
+    link.ask_where(stream);
+    let bytes = sent.clone();
+    let writer = std::thread::spawn(move || {
+        peer.write_all(&bytes).unwrap();
+        peer
+    });
+    drive(&mut link, &mut seen, |seen| seen.data.get(&stream).is_some_and(|got| got.len() == 100));
+    assert_eq!(seen.data[&stream], sent[LEN..], "what follows");
+    assert_eq!(seen.landed.iter().sum::<usize>(), LEN);
+    assert!(link.counters().contains(&("tcp_direct_bytes", LEN as u64)));
+    let mut found = vec![0; LEN];
+    region.read_at(0, &mut found).unwrap();
+    let expected: Vec<u8> = sent[..LEN].chunks(1 << 14).rev().flatten().copied().collect();
+    assert!(found == expected, "every byte is where it belongs");
+    // Nothing was asked since other bytes arrived, nor is the end of the stream taken for bytes.
+    let asked = seen.landed.len();
+    drop(writer.join().unwrap());
+    drive(&mut link, &mut seen, |seen| seen.ended.contains_key(&stream));
+    assert_eq!(seen.landed.len(), asked);
+}
+
+#[test]
+fn the_end_of_a_stream_that_asks_for_memory() {
+    let (mut link, mut seen, stream, peer) = accepted();
+    let (_region, places) = places(4096, &[(0, 4096)]);
+    seen.places = places;
+    link.ask_where(stream);
+    drop(peer);
+    drive(&mut link, &mut seen, |seen| seen.ended.contains_key(&stream));
+    assert_eq!((&seen.landed[..], seen.ended[&stream]), (&[0][..], false));
+    assert!(seen.data.is_empty());
+}
+
+/// A program may unmap memory that it has registered: the bytes are handed over instead.
+#[test]
+fn memory_that_is_not_mapped_is_found_out() {
+    let (mut link, mut seen, stream, mut peer) = accepted();
+    let len = 4096;
+    // SAFETY: the address is in no mapping, and only the kernel is asked to write there, which
+    // finds that out.
+    let region = unsafe { Region::from_raw(std::ptr::without_provenance_mut(4096), len, None) };
+    let mut table = MrTable::new(1, MrLimits::default());
+    let access = Access::LOCAL_WRITE;
+    let key = table.reg(PdId(1), region, 0, len, Iova::ZeroBased, access).unwrap();
+    seen.places = vec![table.grant_local(PdId(1), key, 0, len as u32).unwrap()];
+    link.ask_where(stream);
+    peer.write_all(b"hello").unwrap();
+    drive(&mut link, &mut seen, |seen| seen.data.contains_key(&stream));
+    assert_eq!((&seen.data[&stream][..], &seen.landed[..]), (&b"hello"[..], &[0][..]));
 }

@@ -44,7 +44,9 @@ impl Streams {
         is_glance: bool,
         lock: impl Fn() -> S,
     ) -> io::Result<usize> {
-        let Self { tcp, records, faults, qps, of_qp, resumed, .. } = self;
+        let Self { tcp, records, faults, qps, of_qp, resumed, landing, .. } = self;
+        // Records and faults are given the bytes themselves.
+        let may_land = records.is_idle() && faults.is_none();
         let mut sink = |event: TcpEvent<'_>| {
             let mut state = lock();
             let stream = stream_of(&event);
@@ -55,7 +57,9 @@ impl Streams {
                 }
                 return;
             };
-            on_attached(&mut state.engine, now, qpn, &event);
+            if on_attached(&mut state.engine, now, qpn, event) && may_land {
+                landing.extend(stream);
+            }
             let held = of_qp.get_mut(&qpn).is_some_and(|at| std::mem::take(&mut at.is_held));
             if held {
                 // Whether there is room now, `next` finds out.
@@ -74,6 +78,7 @@ impl Streams {
             true => tcp.glance(now, &mut arrive),
             false => tcp.receive(now, &mut arrive),
         };
+        self.landing.drain(..).for_each(|stream| self.tcp.ask_where(stream));
         self.obey_faults(now);
         self.records.handle_timeout(now);
         Ok(released + received?)
@@ -112,19 +117,25 @@ impl Streams {
     }
 }
 
-/// Something has happened to the stream of a queue pair.
-fn on_attached(engine: &mut Engine, now: Instant, qpn: Qpn, event: &TcpEvent<'_>) {
+/// Something has happened to the stream of a queue pair. True: the engine would give its next bytes
+/// a place in memory.
+fn on_attached(engine: &mut Engine, now: Instant, qpn: Qpn, event: TcpEvent<'_>) -> bool {
     match event {
-        TcpEvent::Data { bytes, .. } => engine.handle_stream(now, qpn, bytes),
-        TcpEvent::Sent { bytes, .. } => engine.handle_stream_sent(now, qpn, *bytes),
+        TcpEvent::Data { bytes, .. } => return engine.handle_stream(now, qpn, bytes),
+        TcpEvent::Where { scatter, .. } => engine.lend_scatter(now, qpn, scatter),
+        TcpEvent::Landed { len, .. } => engine.handle_stream_landed(now, qpn, len),
+        TcpEvent::Sent { bytes, .. } => engine.handle_stream_sent(now, qpn, bytes),
         TcpEvent::Ended { error, .. } => engine.handle_stream_end(now, qpn, error.is_some()),
         TcpEvent::Accepted { .. } | TcpEvent::Connected { .. } | TcpEvent::Failed { .. } => {}
     }
+    false
 }
 
 fn stream_of(event: &TcpEvent<'_>) -> Option<StreamId> {
     match event {
         TcpEvent::Data { stream, .. }
+        | TcpEvent::Where { stream, .. }
+        | TcpEvent::Landed { stream, .. }
         | TcpEvent::Sent { stream, .. }
         | TcpEvent::Ended { stream, .. } => Some(*stream),
         TcpEvent::Accepted { .. } | TcpEvent::Connected { .. } | TcpEvent::Failed { .. } => None,

@@ -30,6 +30,8 @@ pub(crate) struct Streams {
     pub(super) of_qp: BTreeMap<Qpn, Attached>,
     /// Queue pairs that can send again.
     pub(super) resumed: Vec<Qpn>,
+    /// Streams whose next bytes have a place in memory.
+    pub(super) landing: Vec<StreamId>,
     pub(super) out: Burst,
     /// A turn has ended although there may be more to do.
     pub(super) has_more: bool,
@@ -51,6 +53,7 @@ impl Streams {
             qps: BTreeMap::new(),
             of_qp: BTreeMap::new(),
             resumed: Vec::new(),
+            landing: Vec::new(),
             out: Burst::default(),
             has_more: false,
         }

@@ -3,6 +3,8 @@
 use std::io;
 use std::net::SocketAddr;
 
+use feroce_train::Scatter;
+
 #[cfg(doc)]
 use super::TcpLink;
 
@@ -45,6 +47,21 @@ pub enum TcpEvent<'a> {
         stream: StreamId,
         /// Why.
         error: io::Error,
+    },
+    /// The next bytes of a stream may go straight to memory: those that the caller of
+    /// [`TcpLink::ask_where`] names. If it names some, [`TcpEvent::Landed`] follows at once.
+    Where {
+        /// Which stream.
+        stream: StreamId,
+        /// Takes the memory.
+        scatter: &'a mut Scatter,
+    },
+    /// Bytes have arrived in that memory, or none have. It is not accessed any more.
+    Landed {
+        /// On which stream.
+        stream: StreamId,
+        /// How many.
+        len: usize,
     },
     /// Bytes have arrived.
     Data {

@@ -154,7 +154,10 @@ impl StreamFaults {
                     self.end(now, stream, error, sink);
                 }
             }
-            TcpEvent::Failed { .. } | TcpEvent::Sent { .. } => sink(event),
+            TcpEvent::Failed { .. }
+            | TcpEvent::Sent { .. }
+            | TcpEvent::Where { .. }
+            | TcpEvent::Landed { .. } => sink(event),
         }
     }
 

@@ -4,6 +4,9 @@
 //!
 //! - [`TcpLink::listen`], [`TcpLink::connect`]: make listeners and streams. Neither blocks.
 //! - [`TcpLink::receive`]: hands over what has happened since, as [`TcpEvent`]s.
+//! - [`TcpLink::ask_where`]: before a stream is read the next time, a [`TcpEvent::Where`] asks for
+//!   memory that its next bytes go to, and the kernel puts them there: payload of large segments is
+//!   not copied a second time.
 //! - [`TcpLink::send`]: gives bytes to TCP. What TCP has no room for waits here, and
 //!   [`TcpEvent::Sent`] tells when it has left; the caller gives a stream that
 //!   [waits](TcpLink::is_waiting) nothing more, so that a slow peer costs bounded memory and holds
@@ -17,6 +20,7 @@ mod deadlines;
 pub mod dissect;
 mod event;
 mod fault;
+mod landing;
 mod port;
 mod record;
 mod reserved;
@@ -29,7 +33,7 @@ use std::io::{self, ErrorKind};
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd};
 
-use feroce_train::{Burst, Instant};
+use feroce_train::{Burst, Instant, Scatter};
 use nix::errno::Errno;
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
 use socket2::Socket;
@@ -114,6 +118,8 @@ pub struct TcpLink {
     /// The last round may have left bytes to the next.
     has_more: bool,
     buffer: Vec<u8>,
+    /// Memory that the next bytes go to; empty between calls.
+    scatter: Scatter,
     counters: Counters,
 }
 
@@ -126,6 +132,7 @@ struct Counters {
     reset: u64,
     lingered: u64,
     full: u64,
+    landed: u64,
 }
 
 impl TcpLink {
@@ -144,6 +151,7 @@ impl TcpLink {
             glances: 0,
             has_more: false,
             buffer: Vec::new(),
+            scatter: Scatter::default(),
             counters: Counters::default(),
         })
     }
@@ -160,7 +168,7 @@ impl TcpLink {
 
     /// What happened so far.
     pub fn counters(&self) -> LinkCounters {
-        let Counters { accepted, connected, failed, refused, reset, lingered, full } =
+        let Counters { accepted, connected, failed, refused, reset, lingered, full, landed } =
             self.counters;
         vec![
             ("tcp_accepted", accepted),
@@ -170,6 +178,7 @@ impl TcpLink {
             ("tcp_reset", reset),
             ("tcp_not_closed_by_peer", lingered),
             ("tcp_full", full),
+            ("tcp_direct_bytes", landed),
         ]
     }
 
@@ -484,15 +493,15 @@ impl TcpLink {
             | EpollFlags::EPOLLERR
             | EpollFlags::EPOLLRDHUP;
         let end = match flags.intersects(may_read) {
-            true => open.receive(&mut self.buffer),
+            true if open.asks_where && !is_lingering => self.land(id, &mut count, sink),
+            true => open.receive(&mut self.scatter, &mut self.buffer),
             false => Ok(None),
         };
         match end {
             Ok(Some(0)) if is_lingering => self.remove(id),
             Ok(Some(0)) => {
                 count += 1;
-                open.end();
-                sink(TcpEvent::Ended { stream, error: None });
+                self.end(id, None, sink);
             }
             Ok(Some(_)) if is_lingering => {}
             Ok(Some(len)) => {
@@ -506,13 +515,22 @@ impl TcpLink {
             Err(error) => {
                 count += 1;
                 self.counters.reset += 1;
-                open.forget();
-                open.end();
-                sink(TcpEvent::Ended { stream, error: Some(error) });
+                self.end(id, Some(error), sink);
             }
         }
         self.watch(id);
         count
+    }
+
+    /// Nothing arrives on a stream any more.
+    fn end(&mut self, id: u64, error: Option<io::Error>, sink: &mut dyn FnMut(TcpEvent<'_>)) {
+        if let Some(open) = self.streams.get_mut(&id) {
+            if error.is_some() {
+                open.forget();
+            }
+            open.end();
+        }
+        sink(TcpEvent::Ended { stream: StreamId(id), error });
     }
 
     /// The peer of a stream that is being opened has answered.

@@ -88,7 +88,7 @@ impl StreamRecords {
             TcpEvent::Data { stream, bytes } => {
                 self.pass(now, *stream, Direction::Received, bytes);
             }
-            TcpEvent::Sent { .. } => {}
+            TcpEvent::Sent { .. } | TcpEvent::Where { .. } | TcpEvent::Landed { .. } => {}
             TcpEvent::Ended { stream, error } => {
                 let flags = if error.is_some() { RST | ACK } else { FIN | ACK };
                 self.end(now, *stream, Direction::Received, flags);

@@ -4,7 +4,7 @@ use std::io::{self, ErrorKind};
 use std::net::{Shutdown, SocketAddr};
 use std::os::fd::AsRawFd as _;
 
-use feroce_train::Burst;
+use feroce_train::{Burst, Scatter};
 use nix::errno::Errno;
 use nix::sys::epoll::EpollFlags;
 use socket2::Socket;
@@ -36,6 +36,8 @@ pub(super) struct Stream {
     reads: bool,
     /// What arrives waits in TCP.
     pub(super) is_paused: bool,
+    /// The caller is asked where the next bytes go.
+    pub(super) asks_where: bool,
     /// This end has sent everything and said so.
     is_shut: bool,
     /// What the epoll instance watches it for.
@@ -51,6 +53,7 @@ impl Stream {
             sent: 0,
             reads: true,
             is_paused: false,
+            asks_where: false,
             is_shut: false,
             watched: EpollFlags::empty(),
         };
@@ -198,10 +201,15 @@ impl Stream {
         self.sent = 0;
     }
 
-    /// Takes bytes that have arrived; none: the peer has closed its direction. A stream that does
-    /// not read only learns whether it broke: the peer may have sent bytes before it closed, and
-    /// they are handed over first.
-    pub(super) fn receive(&mut self, buffer: &mut [u8]) -> io::Result<Option<usize>> {
+    /// Takes bytes that have arrived, the first of them to the memory in `scatter`, if there is
+    /// some; none: the peer has closed its direction. A stream that does not read only learns
+    /// whether it broke: the peer may have sent bytes before it closed, and they are handed over
+    /// first.
+    pub(super) fn receive(
+        &mut self,
+        scatter: &mut Scatter,
+        buffer: &mut [u8],
+    ) -> io::Result<Option<usize>> {
         if self.phase != Phase::Open {
             return Ok(None);
         }
@@ -211,7 +219,17 @@ impl Stream {
                 None => Ok(Some(0)),
             };
         }
-        match sys::receive(self.socket.as_raw_fd(), buffer) {
+        let fd = self.socket.as_raw_fd();
+        let received = match scatter.is_empty() {
+            true => sys::receive(fd, buffer),
+            false => sys::receive_scattered(fd, scatter, buffer),
+        };
+        match received {
+            Err(Errno::EFAULT) if !scatter.is_empty() => {
+                // The process has unmapped memory, which shows when bytes are copied there.
+                scatter.clear();
+                self.receive(scatter, buffer)
+            }
             Ok(len) => Ok(Some(len)),
             Err(Errno::EAGAIN | Errno::EINTR) => Ok(None),
             Err(e) => Err(e.into()),

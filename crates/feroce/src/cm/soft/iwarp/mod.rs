@@ -158,7 +158,7 @@ impl Agent for IwarpService {
             TcpEvent::Failed { stream, error } => self.on_failed(engine, now, stream, &error),
             TcpEvent::Data { stream, bytes } => self.on_data(engine, now, stream, bytes),
             TcpEvent::Ended { stream, .. } => self.on_end(engine, now, stream),
-            TcpEvent::Sent { .. } => {}
+            TcpEvent::Sent { .. } | TcpEvent::Where { .. } | TcpEvent::Landed { .. } => {}
         }
     }
 
