@@ -10,11 +10,30 @@ use feroce_testkit::stream_peer::{StreamPeer, send, write};
 use feroce_testkit::wr;
 use feroce_wire::Rkey;
 use feroce_wire::iwarp::ddp::Header;
+use feroce_wire::iwarp::fpdu::MAX_ULPDU;
 use feroce_wire::iwarp::mpa::{Enhanced, Role, Rtr, Startup, StartupError};
 use feroce_wire::iwarp::terminate::Cause;
 
-const DEFAULT: HandshakeConfig =
-    HandshakeConfig { crc: true, revision: 2, ird: 8, ord: 4, peer_to_peer: true, max_ulpdu: 1442 };
+const DEFAULT: HandshakeConfig = HandshakeConfig {
+    crc: true,
+    revision: 2,
+    ird: 8,
+    ord: 4,
+    peer_to_peer: true,
+    max_ulpdu: 1442,
+    long_fpdus: false,
+};
+
+#[test]
+fn fpdus_fit_into_tcp_segments_unless_they_may_be_longer() {
+    let config = HandshakeConfig { max_ulpdu: usize::MAX, ..DEFAULT };
+    let ulpdu = |config: HandshakeConfig, mss| config.with_mss(mss).max_ulpdu;
+    assert_eq!([8948, 1448, 1446, 10].map(|mss| ulpdu(config, mss)), [8942, 1442, 1438, 64]);
+    assert_eq!(ulpdu(config, 1 << 20), MAX_ULPDU);
+    let long = HandshakeConfig { long_fpdus: true, ..config };
+    assert_eq!([1448, 10].map(|mss| ulpdu(long, mss)), [MAX_ULPDU; 2]);
+    assert_eq!(ulpdu(HandshakeConfig { max_ulpdu: 300, ..long }, 1448), 300);
+}
 
 /// Reads a request that arrives in pieces of `step` bytes, and what follows it.
 fn request(config: HandshakeConfig, bytes: &[u8], step: usize) -> (Request, Vec<u8>) {

@@ -3,7 +3,6 @@
 //! Every setting is one row of [`KEYS`], from which the names in the file, the variables of the
 //! environment and the documentation are derived.
 
-use std::ffi::OsString;
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -23,12 +22,14 @@ mod similar;
 mod sources;
 mod transport;
 mod values;
+mod variables;
 
 pub use backend::Backend;
 pub use error::{SettingError, SettingPlace};
 pub use sources::SettingSource;
 use sources::{config_file, written};
 use values::{addresses, affinity, bytes, lint, name, number, portd, shards, switch};
+use variables::{check_variables, variable_name};
 
 /// What the drop-in library does about likely mistakes in the use of verbs.
 ///
@@ -88,6 +89,8 @@ pub struct Settings {
     pub mpa_revision: u8,
     /// Ask for iWARP connections on which either end may send first.
     pub mpa_peer_to_peer: bool,
+    /// Send FPDUs that are longer than a TCP segment on iWARP connections.
+    pub mpa_long_fpdus: bool,
     /// Segmentation offload when sending.
     pub gso: bool,
     /// Receive offload: the kernel merges received packets.
@@ -150,6 +153,7 @@ impl Default for Settings {
             mpa_crc: true,
             mpa_revision: 2,
             mpa_peer_to_peer: true,
+            mpa_long_fpdus: false,
             gso: true,
             gro: true,
             ecn: true,
@@ -253,6 +257,13 @@ const KEYS: &[Key] = &[
         help: "ask for iWARP connections on which either end may send first; 0: the end that \
                connects has to",
         apply: |s, v| set(&mut s.mpa_peer_to_peer, switch(v)),
+    },
+    Key {
+        name: "mpa_long_fpdus",
+        default: "0",
+        help: "send FPDUs on iWARP connections that are longer than a TCP segment: faster to peers \
+               in software",
+        apply: |s, v| set(&mut s.mpa_long_fpdus, switch(v)),
     },
     Key {
         name: "iwarp_extensions",
@@ -556,38 +567,6 @@ impl Settings {
     }
 }
 
-/// What the names of our variables begin with.
-const PREFIX: &str = "FEROCE_";
-
-/// Variables that are not settings: the file of the settings, the level of messages, the library of
-/// `feroce run`. Names that begin with `FEROCE_TEST_` are those of our tests.
-const OTHER_VARIABLES: [&str; 3] = ["FEROCE_CONFIG", "FEROCE_LOG", "FEROCE_LIB"];
-
-fn variable_name(key: &str) -> String {
-    format!("{PREFIX}{}", key.to_uppercase())
-}
-
-/// Refuses a variable that looks like a setting and is none, so that a mistyped setting is not
-/// taken for one that has no effect.
-fn check_variables(names: impl Iterator<Item = OsString>) -> Result<(), SettingError> {
-    for name in names {
-        let name = name.to_string_lossy();
-        if !name.starts_with(PREFIX) || name.starts_with("FEROCE_TEST_") {
-            continue;
-        }
-        let known: Vec<String> = KEYS.iter().map(|key| variable_name(key.name)).collect();
-        let known = || known.iter().map(String::as_str).chain(OTHER_VARIABLES);
-        if !known().any(|known| known == name) {
-            return Err(SettingError::Unknown {
-                similar: similar::similar(&name, known()).map(str::to_owned),
-                name: name.into_owned(),
-                place: SettingPlace::Environment,
-            });
-        }
-    }
-    Ok(())
-}
-
 fn set<T>(field: &mut T, value: Result<T, Wrong>) -> Result<(), Wrong> {
     *field = value?;
     Ok(())
@@ -595,6 +574,8 @@ fn set<T>(field: &mut T, value: Result<T, Wrong>) -> Result<(), Wrong> {
 
 #[cfg(test)]
 mod tests {
+    use std::ffi::OsString;
+
     use super::*;
 
     #[test]

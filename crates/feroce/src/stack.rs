@@ -108,6 +108,7 @@ pub(crate) fn iwarp(settings: &Settings) -> io::Result<Option<HandshakeConfig>> 
         revision: settings.mpa_revision,
         peer_to_peer: settings.mpa_peer_to_peer,
         max_ulpdu: MAX_ULPDU,
+        long_fpdus: settings.mpa_long_fpdus,
         ..HandshakeConfig::default()
     }))
 }

@@ -99,6 +99,19 @@ fn sends_writes_and_reads_of_every_length_without_checksums() {
     every_length_both_ways(far, near);
 }
 
+/// FPDUs that are longer than a TCP segment.
+#[test]
+fn sends_writes_and_reads_of_every_length_in_long_fpdus() {
+    for crc in [false, true] {
+        let ip: IpAddr = Ipv4Addr::new(127, 197, 0, 1).into();
+        let with = Settings { mpa_long_fpdus: true, ..settings(crc) };
+        let open = || Device::at([ip]).open_with(with.clone()).unwrap();
+        let [server, client] = [(); 2].map(|()| Manager::with([open()]).unwrap());
+        let (far, near) = pair_of(&server, &client, ip);
+        every_length_both_ways(far, near);
+    }
+}
+
 fn every_length_both_ways(mut far: Connection, mut near: Connection) {
     for len in [0, 1, 3, 64, 1442, 65_536, 1_000_003, 4 << 20] {
         for _ in 0..2 {

@@ -13,12 +13,16 @@
 use alloc::vec::Vec;
 use core::fmt;
 
+use feroce_wire::iwarp::fpdu::{CRC_LEN, LENGTH_LEN, MAX_ULPDU};
 use feroce_wire::iwarp::mpa::{
     Enhanced, MAX_PRIVATE_DATA, MAX_READS, Role, Rtr, Startup, StartupError,
 };
 use feroce_wire::iwarp::terminate::Cause;
 
 use super::setup::{Begin, ReadyToReceive, StreamSetup};
+
+/// A ULPDU may have so many bytes even if TCP segments are shorter: it has room for every header.
+const MIN_ULPDU: usize = 64;
 
 /// What an end can do and wants.
 ///
@@ -40,16 +44,29 @@ pub struct HandshakeConfig {
     pub peer_to_peer: bool,
     /// Longest ULPDU to send.
     pub max_ulpdu: usize,
+    /// FPDUs may be longer than a TCP segment (RFC 5044 4.1 recommends that they are not).
+    pub long_fpdus: bool,
 }
 
 impl Default for HandshakeConfig {
     fn default() -> Self {
         let (revision, ird, ord, max_ulpdu) = (2, 128, 128, 1442);
-        Self { crc: true, revision, ird, ord, peer_to_peer: true, max_ulpdu }
+        Self { crc: true, revision, ird, ord, peer_to_peer: true, max_ulpdu, long_fpdus: false }
     }
 }
 
 impl HandshakeConfig {
+    /// The same for a connection whose TCP segments carry `mss` bytes.
+    #[must_use]
+    pub fn with_mss(self, mss: usize) -> Self {
+        let overhead = LENGTH_LEN + CRC_LEN;
+        let most = match self.long_fpdus {
+            true => MAX_ULPDU,
+            false => (mss & !3).saturating_sub(overhead).clamp(MIN_ULPDU, MAX_ULPDU),
+        };
+        Self { max_ulpdu: self.max_ulpdu.min(most), ..self }
+    }
+
     /// Bytes of private data that a consumer can send with this configuration.
     pub const fn max_private_data(&self) -> usize {
         if self.revision >= 2 { MAX_PRIVATE_DATA - Enhanced::LEN } else { MAX_PRIVATE_DATA }

@@ -31,7 +31,6 @@ use feroce_link::tcp::{Deadlines, StreamId, TcpEvent, TcpListenId};
 use feroce_mem::Access;
 use feroce_train::{GidEntry, Instant};
 use feroce_wire::Qpn;
-use feroce_wire::iwarp::fpdu::MAX_ULPDU;
 
 use super::queued::Queued;
 use super::service::queue_of;
@@ -71,9 +70,6 @@ const LEAVE_NS: u64 = 1_000_000_000;
 
 /// Peers that were rejected and have not closed the stream yet. For others, this end closes first.
 const MAX_LEAVING: usize = 1024;
-
-/// Bytes of an FPDU that are not its ULPDU: its length and the CRC.
-const FPDU_OVERHEAD: usize = 6;
 
 /// The connection manager of a device, and the ids that its events concern.
 #[derive(Debug)]
@@ -251,15 +247,9 @@ impl IwarpService {
             self.due.remove(oldest);
             self.orders.push(StreamOrder::Finish(oldest));
         }
-        let responder = Responder::new(self.config_for(mss));
+        let responder = Responder::new(self.config.with_mss(mss));
         self.half_open.insert(stream, HalfOpen { listener, local, peer, responder });
         self.due.set(stream, now.plus_nanos(REQUEST_NS));
-    }
-
-    /// What this end asks for on a connection whose packets carry as much.
-    fn config_for(&self, mss: usize) -> HandshakeConfig {
-        let most = (mss & !3).saturating_sub(FPDU_OVERHEAD).min(MAX_ULPDU);
-        HandshakeConfig { max_ulpdu: self.config.max_ulpdu.min(most).max(64), ..self.config }
     }
 
     fn on_connected(
@@ -270,7 +260,7 @@ impl IwarpService {
         local: SocketAddr,
         mss: usize,
     ) {
-        let config = self.config_for(mss);
+        let config = self.config.with_mss(mss);
         let Some(conn) = self.conns.get_mut(&stream) else {
             return self.orders.push(StreamOrder::Finish(stream));
         };
