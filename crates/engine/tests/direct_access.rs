@@ -9,10 +9,11 @@ use feroce_engine::{
     WcStatus,
 };
 use feroce_mem::{
-    Access, DirectPath, HostMemory, Landing, Reach, Region, Revocation, RevocationEpoch, Source,
+    Access, DirectPath, DirectWrite, HostMemory, Landing, Reach, Region, Revocation,
+    RevocationEpoch, Source,
 };
 use feroce_testkit::{Pair, TestQp, wr};
-use feroce_train::InlineBytes;
+use feroce_train::{InlineBytes, LinkCaps};
 use feroce_wire::{Lkey, Qpn};
 
 /// The state that two engines on one host share: the direct accesses that one of them granted.
@@ -47,7 +48,8 @@ impl HostMemory for House {
         self.direct_table.lock().expect("no panic").push((*path, *reach));
     }
 
-    fn write(&self, path: &DirectPath, va: u64, len: usize, source: &dyn Source, _: bool) -> bool {
+    fn write(&self, path: &DirectPath, write: &DirectWrite<'_>) -> bool {
+        let DirectWrite { va, len, source, .. } = *write;
         let direct_table = self.direct_table.lock().expect("no panic");
         let Some((_, reach)) = direct_table.iter().find(|(known, _)| known == path) else {
             return false;
@@ -119,15 +121,8 @@ impl HostMemory for Neighbour {
 
     fn revoke_answers(&self) {}
 
-    fn write(
-        &self,
-        path: &DirectPath,
-        va: u64,
-        len: usize,
-        source: &dyn Source,
-        is_awaited: bool,
-    ) -> bool {
-        self.0.write(path, va, len, source, is_awaited)
+    fn write(&self, path: &DirectPath, write: &DirectWrite<'_>) -> bool {
+        self.0.write(path, write)
     }
 
     fn read(
@@ -463,4 +458,56 @@ fn a_request_may_pass_instead_of_being_posted() {
     assert_eq!(pair.a.poll().expect("complete").wr_id, 2);
     write(&mut pair, &mut qa, 48, 8, WcStatus::Success);
     assert_eq!(house.passed(), 3);
+}
+
+#[test]
+fn posted_requests_pass_up_to_the_first_that_does_not() {
+    let (mut pair, mut qa, mut qb, house) = neighbours(|_| {});
+    write(&mut pair, &mut qa, 40, 8, WcStatus::Success);
+    let bytes = pair.a.fill(0, 256, 9);
+    let to = |pair: &Pair, id: u64, flags| {
+        let op = SendOp::Write(pair.b.remote(1000 + 4 * id));
+        SendWr { flags, ..wr(id, op, pair.a.data(4 * id, 4)) }
+    };
+    let (told, quiet) = (SendFlags::SIGNALED, SendFlags::empty());
+    let ids = |pair: &mut Pair| -> Vec<u64> {
+        std::iter::from_fn(|| pair.a.poll()).map(|cqe| cqe.wr_id).collect()
+    };
+    // More than go together, and a READ of what the first ones wrote.
+    for id in 0..20 {
+        qa.sq.stage(to(&pair, id, if id % 5 == 0 { told } else { quiet })).expect("staged");
+    }
+    let read = SendOp::Read(pair.b.remote(1000));
+    qa.sq.stage(wr(20, read, pair.a.data(2000, 80))).expect("staged");
+    qa.sq.stage(to(&pair, 21, quiet)).expect("staged");
+    qa.sq.stage(to(&pair, 22, told)).expect("staged");
+    qa.sq.show();
+    assert!(pair.a.engine.try_direct_posted(|| pair.now, qa.qpn));
+    assert!(qa.sq.may_go_direct());
+    assert_eq!(ids(&mut pair), [0, 5, 10, 15, 20, 22]);
+    assert_eq!(pair.a.read(2000, 80), bytes[..80]);
+    assert_eq!(pair.b.read(1084, 8), bytes[84..92]);
+    assert_eq!(house.passed(), 24);
+
+    // A SEND, and what is behind it, is left to the queue.
+    qb.rq.as_mut().expect("receives").post(pair.b.recv(9, 500, 64)).expect("posted");
+    qa.sq.stage(to(&pair, 1, told)).expect("staged");
+    qa.sq.stage(wr(2, SendOp::Send, pair.a.data(0, 16))).expect("staged");
+    qa.sq.stage(to(&pair, 3, told)).expect("staged");
+    qa.sq.show();
+    assert!(!pair.a.engine.try_direct_posted(|| pair.now, qa.qpn));
+    assert!(!qa.sq.may_go_direct());
+    assert_eq!((ids(&mut pair), house.passed()), (vec![1], 25));
+    qa.sq.ring();
+    pair.run();
+    assert_eq!(ids(&mut pair), [2, 3]);
+
+    // Nothing passes what is under way.
+    qb.rq.as_mut().expect("receives").post(pair.b.recv(9, 500, 64)).expect("posted");
+    qa.sq.post(wr(4, SendOp::Send, pair.a.data(0, 16))).expect("posted");
+    pair.a.engine.poll_transmit(pair.now, &LinkCaps { max_packets: 1, max_bytes: 4096 });
+    qa.sq.stage(to(&pair, 5, told)).expect("staged");
+    qa.sq.show();
+    assert!(!pair.a.engine.try_direct_posted(|| pair.now, qa.qpn));
+    assert_eq!(ids(&mut pair), []);
 }

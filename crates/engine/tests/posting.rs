@@ -313,7 +313,7 @@ fn a_failed_send_on_a_reliable_connection_is_fatal() {
 }
 
 #[test]
-fn nothing_happens_before_the_direct_accessbell() {
+fn nothing_happens_before_the_doorbell() {
     let mut pair = Pair::default();
     let (mut qa, _qb) = pair.connect(QpType::Rc);
     pair.run();

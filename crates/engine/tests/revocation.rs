@@ -8,7 +8,8 @@ use feroce_engine::{
     Cqe, Data, QpAttr, QpState, QpType, SendFlags, SendOp, SendWr, WcFlags, WcStatus,
 };
 use feroce_mem::{
-    Access, Bind, DirectPath, HostMemory, MwType, Reach, Revocation, RevocationEpoch, Source,
+    Access, Bind, DirectPath, DirectWrite, HostMemory, MwType, Reach, Revocation, RevocationEpoch,
+    Source,
 };
 use feroce_testkit::{Pair, TestQp, wr};
 use feroce_wire::{Qpn, Rkey};
@@ -39,7 +40,7 @@ impl HostMemory for Processes {
 
     fn open(&self, _: &DirectPath, _: &Reach) {}
 
-    fn write(&self, _: &DirectPath, _: u64, _: usize, _: &dyn Source, _: bool) -> bool {
+    fn write(&self, _: &DirectPath, _: &DirectWrite<'_>) -> bool {
         false
     }
 

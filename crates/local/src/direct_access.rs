@@ -160,6 +160,11 @@ enum Behind {
 }
 
 impl DirectAccess {
+    /// Whether the memory is in a file.
+    pub(super) fn is_in_file(&self) -> bool {
+        matches!(self.behind, Behind::File(..))
+    }
+
     /// The memory of `len` bytes at `va`, if `what` is allowed for all of them.
     #[inline]
     pub(super) fn place(&self, va: u64, len: usize, what: Access) -> Option<Inside<'_>> {

@@ -8,7 +8,7 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use crate::common::{counter, loopback, registry};
+use crate::common::{counter, loopback, of, registry};
 use feroce_link::{Carrier, UdpLink};
 use feroce_local::HostCarrier as _;
 use feroce_local::{Guard, HostLink, Registry, Watch};
@@ -91,7 +91,7 @@ fn remove(a: Host, b: Host, root: &Path) {
 fn a_direct_access_leads_to_what_it_was_opened_for() {
     let (mut a, mut b, path, root) = neighbours("leads", 41, true);
     let write = |a: &Host, path: &DirectPath, va: u64, bytes: &[u8]| {
-        a.registry.write(path, va, bytes.len(), &Bytes(bytes), true)
+        a.registry.write(path, &of(va, bytes.len(), &Bytes(bytes), true))
     };
     assert!(!write(&a, &path, 1000, b"early"), "no access was granted");
     let reach = b.reach();
@@ -147,9 +147,41 @@ fn a_direct_access_leads_to_what_it_was_opened_for() {
 }
 
 #[test]
+fn writes_that_go_together_end_at_the_first_that_does_not_pass() {
+    let (mut a, mut b, path, root) = neighbours("together", 45, true);
+    let some = |a: &Host, writes: &[(u64, &[u8])]| {
+        let bytes: Vec<_> = writes.iter().map(|(_, bytes)| Bytes(bytes)).collect();
+        let to = writes.iter().zip(&bytes);
+        let writes: Vec<_> = to.map(|((va, _), all)| of(*va, all.0.len(), all, true)).collect();
+        a.registry.write_some(&path, &writes)
+    };
+    assert_eq!(some(&a, &[(1000, b"early")]), 0, "no access was granted");
+    let reach = b.reach();
+    open(&mut a, &mut b, &path, &reach);
+    assert_eq!(some(&a, &[(1000, b"ab"), (1001, b"cd"), (1010, b"e")]), 3);
+    assert_eq!((b.read(0, 11), b.registry.passed()), (b"acd\0\0\0\0\0\0\0e".to_vec(), 3));
+    let beyond = 1000 + LEN as u64;
+    assert_eq!(some(&a, &[(1000, b"x"), (beyond, b"y"), (1001, b"z")]), 1);
+    assert_eq!((b.read(0, 2), b.registry.passed()), (b"xc".to_vec(), 4));
+    assert_eq!(some(&a, &[(beyond, b"y"), (1001, b"z")]), 0);
+    assert_eq!(some(&a, &[]), 0);
+    b.registry.revoke_answers();
+    assert_eq!(some(&a, &[(1000, b"1"), (1001, b"2")]), 0, "shut");
+    assert_eq!((b.read(0, 2), b.registry.passed()), (b"xc".to_vec(), 4));
+
+    let (region, reach) = ordinary();
+    open(&mut a, &mut b, &path, &reach);
+    assert_eq!(some(&a, &[(1000, b"1"), (1001, b"2")]), 2, "the kernel copies them");
+    let mut read = [0; 2];
+    region.read_at(0, &mut read).expect("in bounds");
+    assert_eq!(&read, b"12");
+    remove(a, b, &root);
+}
+
+#[test]
 fn direct_accesses_are_shut_by_whom_they_are_of_and_forgotten_by_whom_they_are_for() {
     let (mut a, mut b, path, root) = neighbours("shut", 42, true);
-    let write = |a: &Host| a.registry.write(&path, 1000, 1, &Bytes(b"x"), true);
+    let write = |a: &Host| a.registry.write(&path, &of(1000, 1, &Bytes(b"x"), true));
     let reach = b.reach();
     open(&mut a, &mut b, &path, &reach);
     assert!(write(&a));
@@ -201,7 +233,7 @@ fn a_file_stays_mapped_until_its_process_leaves() {
         b.registry.revoke_answers();
         let path = DirectPath { rkey: Rkey(0x5000 + round), ..path };
         open(&mut a, &mut b, &path, &reach);
-        assert!(a.registry.write(&path, 1000, 1, &Bytes(b"x"), true));
+        assert!(a.registry.write(&path, &of(1000, 1, &Bytes(b"x"), true)));
         assert_eq!(mappings(&b.region), opened);
     }
     let Host { link, registry, region } = b;
@@ -225,7 +257,7 @@ fn the_kernel_copies_short_messages_where_memory_is_ordinary() {
     let (mut a, mut b, path, root) = neighbours("ordinary", 46, true);
     let (region, reach) = ordinary();
     let write = |a: &Host, va: u64, bytes: &[u8]| {
-        a.registry.write(&path, va, bytes.len(), &Bytes(bytes), true)
+        a.registry.write(&path, &of(va, bytes.len(), &Bytes(bytes), true))
     };
     open(&mut a, &mut b, &path, &reach);
     let bytes: Vec<u8> = (0..=u8::MAX).cycle().take(LEN).collect();
@@ -243,7 +275,7 @@ fn the_kernel_copies_short_messages_where_memory_is_ordinary() {
         let back = DirectPath { from: path.to, to: path.from, rkey: Rkey(9) };
         let own = a.reach();
         open(&mut b, &mut a, &back, &own);
-        assert!(b.registry.write(&back, 1000, 1, &Bytes(b"x"), true));
+        assert!(b.registry.write(&back, &of(1000, 1, &Bytes(b"x"), true)));
         assert!(a.registry.read(&path, 1000 + 100, len, &mut take));
         let mut read = vec![0; len];
         target.read_at(0, &mut read).expect("in bounds");
@@ -265,7 +297,7 @@ fn only_some_messages_in_a_row_go_through_the_kernel() {
     let (mut a, mut b, path, root) = neighbours("row", 47, true);
     let (_region, reach) = ordinary();
     open(&mut a, &mut b, &path, &reach);
-    let write = |a: &Host| a.registry.write(&path, 1000, 1, &Bytes(b"x"), true);
+    let write = |a: &Host| a.registry.write(&path, &of(1000, 1, &Bytes(b"x"), true));
     let in_a_row = |a: &Host| (0..100).take_while(|_| write(a)).count();
     let some = in_a_row(&a);
     assert!((1..100).contains(&some), "{some}");
@@ -276,7 +308,7 @@ fn only_some_messages_in_a_row_go_through_the_kernel() {
     let own = a.reach();
     open(&mut b, &mut a, &back, &own);
     for _ in 0..10 * some {
-        assert!(b.registry.write(&back, 1000, 1, &Bytes(b"x"), true));
+        assert!(b.registry.write(&back, &of(1000, 1, &Bytes(b"x"), true)));
         assert!(write(&a), "there was an answer");
     }
     remove(a, b, &root);
@@ -301,7 +333,7 @@ fn whoever_has_a_guard_maps_what_others_share() {
     let region = unsafe { b.registry.map_shared(base.as_ptr().cast(), LEN) }.expect("adopted");
     let reach = Reach { at: region.addr(), ..b.reach() };
     let in_a_row = |a: &Host| {
-        let write = |_: &usize| a.registry.write(&path, 1000, 1, &Bytes(b"x"), true);
+        let write = |_: &usize| a.registry.write(&path, &of(1000, 1, &Bytes(b"x"), true));
         (0..100).take_while(write).count()
     };
     open(&mut a, &mut b, &path, &reach);
@@ -366,7 +398,7 @@ fn what_was_missing_although_it_should_be_there_is_not_used() {
     a.registry.guard_with(&SAYING);
     open(&mut a, &mut b, &path, &reach);
     let long = vec![7; LEN];
-    let write = |a: &Host| a.registry.write(&path, 1000, LEN, &Bytes(&long), true);
+    let write = |a: &Host| a.registry.write(&path, &of(1000, LEN, &Bytes(&long), true));
     assert!(write(&a));
     SAYING.0.store(true, Ordering::Relaxed);
     assert!(!write(&a), "it should be there");
@@ -386,8 +418,8 @@ fn whoever_polls_is_sent_what_nobody_waits_for() {
     let own = a.reach();
     open(&mut b, &mut a, &back, &own);
     let write = |a: &Host, is_awaited| {
-        let answer = b.registry.write(&back, 1000, 1, &Bytes(b"x"), true);
-        answer && a.registry.write(&path, 1000, 1, &Bytes(b"x"), is_awaited)
+        let answer = b.registry.write(&back, &of(1000, 1, &Bytes(b"x"), true));
+        answer && a.registry.write(&path, &of(1000, 1, &Bytes(b"x"), is_awaited))
     };
     assert!(write(&a, false), "it does not poll");
     assert_eq!(b.link.receive(NOW, 1, &mut |_| panic!("no packet")).expect("received"), 1);
@@ -409,10 +441,10 @@ fn what_passes_does_not_hold_up_what_is_received() {
     let back = DirectPath { from: path.to, to: path.from, ..path };
     a.registry.open(&back, &a.reach());
     a.link.send(NOW, &[]).expect("sent");
-    assert!(a.registry.write(&path, 1000, 1, &Bytes(b"x"), true));
+    assert!(a.registry.write(&path, &of(1000, 1, &Bytes(b"x"), true)));
     assert_eq!(b.link.receive(NOW, 1, &mut |_| panic!("no packet")).expect("received"), 2);
     assert!(
-        b.registry.write(&back, 1000, 1, &Bytes(b"x"), true),
+        b.registry.write(&back, &of(1000, 1, &Bytes(b"x"), true)),
         "it has heard of the other direct"
     );
     remove(a, b, &root);
@@ -423,11 +455,17 @@ fn who_wants_packets_has_no_direct_accesses() {
     let (mut a, mut b, path, root) = neighbours("packets", 43, false);
     let reach = b.reach();
     open(&mut a, &mut b, &path, &reach);
-    assert!(!a.registry.write(&path, 1000, 1, &Bytes(b"x"), true), "it wants to see what it sends");
+    assert!(
+        !a.registry.write(&path, &of(1000, 1, &Bytes(b"x"), true)),
+        "it wants to see what it sends"
+    );
     let back = DirectPath { from: path.to, to: path.from, ..path };
     let reach = a.reach();
     open(&mut b, &mut a, &back, &reach);
-    assert!(!b.registry.write(&back, 1000, 1, &Bytes(b"x"), true), "it wants to see what it gets");
+    assert!(
+        !b.registry.write(&back, &of(1000, 1, &Bytes(b"x"), true)),
+        "it wants to see what it gets"
+    );
     remove(a, b, &root);
 }
 
@@ -470,7 +508,7 @@ fn a_revocation_is_over_when_the_copies_are() {
     open(&mut a, &mut b, &path, &reach);
     std::thread::scope(|scope| {
         let before = all_revoked(&b.registry, None);
-        let writer = scope.spawn(|| a.registry.write(&path, 1000, LEN, &&slow, true));
+        let writer = scope.spawn(|| a.registry.write(&path, &of(1000, LEN, &&slow, true)));
         slow.await_inside();
         b.registry.revoke_answers();
         let revoked = all_revoked(&b.registry, None);
@@ -494,7 +532,7 @@ fn a_revocation_is_over_when_the_copies_are() {
     open(&mut a, &mut b, &path, &reach);
     let slow = Slow::default();
     std::thread::scope(|scope| {
-        let writer = scope.spawn(|| a.registry.write(&path, 1000, 4096, &&slow, true));
+        let writer = scope.spawn(|| a.registry.write(&path, &of(1000, 4096, &&slow, true)));
         slow.await_inside();
         b.registry.revoke_answers();
         slow.may_go_on.store(true, Ordering::Release);

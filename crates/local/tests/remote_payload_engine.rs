@@ -8,7 +8,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use feroce_engine::{Cqe, QpAttr, QpState, QpType, SendOp, WcStatus};
 use feroce_local::PacketRun;
 use feroce_mem::{
-    Access, DirectPath, HostMemory, Landing, Reach, Revocation, RevocationEpoch, Source,
+    Access, DirectPath, DirectWrite, HostMemory, Landing, Reach, Revocation, RevocationEpoch,
+    Source,
 };
 use feroce_testkit::{CAPS, Host, Pair, wr};
 use feroce_train::{RemotePayload, RxMeta, RxTrain, Train};
@@ -42,7 +43,7 @@ impl HostMemory for Book {
 
     fn open(&self, _: &DirectPath, _: &Reach) {}
 
-    fn write(&self, _: &DirectPath, _: u64, _: usize, _: &dyn Source, _: bool) -> bool {
+    fn write(&self, _: &DirectPath, _: &DirectWrite<'_>) -> bool {
         false
     }
 

@@ -6,7 +6,7 @@ use std::net::Ipv4Addr;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use crate::common::{loopback, registry};
+use crate::common::{loopback, of, registry};
 use feroce_link::Carrier as _;
 use feroce_local::Registry;
 use feroce_mem::{Access, DirectPath, HostMemory as _, Landing, Reach, Region, Revocation, Source};
@@ -58,7 +58,7 @@ fn child_process() {
     let mut input = std::io::stdin().lock();
     let peer = line(&mut input).parse().expect("a prefix");
     let write = |registry: &Registry, value: u8| {
-        registry.write(&path(address, registry.prefix(), peer), 0, 8, &Eight(value), true)
+        registry.write(&path(address, registry.prefix(), peer), &of(0, 8, &Eight(value), true))
     };
     while !write(&registry, 0x11) {
         link.receive(NOW, 16, &mut |_| {}).expect("received");

@@ -35,6 +35,19 @@ pub struct DirectPath {
     pub rkey: Rkey,
 }
 
+/// A WRITE by direct access.
+#[derive(Clone, Copy, Debug)]
+pub struct DirectWrite<'a> {
+    /// Where to, at the responder.
+    pub va: u64,
+    /// How many bytes.
+    pub len: usize,
+    /// What: the first `len` bytes of this.
+    pub source: &'a dyn Source,
+    /// The consumer waits until it is complete.
+    pub is_awaited: bool,
+}
+
 /// Lets peer processes access registered memory: fetch payload from it and, where it is granted
 /// direct access, read and write it by themselves.
 ///
@@ -63,18 +76,16 @@ pub trait HostMemory: core::fmt::Debug + Send + Sync {
     /// is on this host.
     fn open(&self, path: &DirectPath, reach: &Reach);
 
-    /// Writes the first `len` bytes of a source to address `va` at the responder of a path, if
-    /// there is direct access. False: there is none, it does not lead there, the source had
-    /// nothing, or it is quicker to send them; then nothing was written. `is_awaited`: the consumer
-    /// waits until it is complete.
-    fn write(
-        &self,
-        path: &DirectPath,
-        va: u64,
-        len: usize,
-        source: &dyn Source,
-        is_awaited: bool,
-    ) -> bool;
+    /// Executes the WRITE at the responder of a path, if there is direct access. False: there is
+    /// none, it does not lead there, the source had nothing, or it is quicker to send the bytes;
+    /// then nothing was written.
+    fn write(&self, path: &DirectPath, write: &DirectWrite<'_>) -> bool;
+
+    /// Executes the first ones of these, in order, at the price of few, and returns how many. For
+    /// short ones: no other copy is begun meanwhile, and no peer woken.
+    fn write_some(&self, path: &DirectPath, writes: &[DirectWrite<'_>]) -> usize {
+        writes.iter().take_while(|write| self.write(path, write)).count()
+    }
 
     /// Gives `take` the `len` bytes at address `va` of the responder of a path as a source, if
     /// there is direct access. False: there is none, it does not lead there, or `take` said so.

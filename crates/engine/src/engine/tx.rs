@@ -66,6 +66,16 @@ impl Engine {
         is_done
     }
 
+    /// Executes requests that were posted, before the doorbell is rung for them, from the oldest
+    /// one on, as far as [`Engine::try_direct`] can. True: none waits any more. False: the doorbell
+    /// must be rung.
+    pub fn try_direct_posted(&mut self, now: impl FnOnce() -> Instant, qpn: Qpn) -> bool {
+        let qp = self.qps.get(qpn).and_then(Transport::ib);
+        let is_done = qp.is_some_and(|qp| qp.try_direct_posted(&mut self.port, now));
+        self.finish();
+        is_done
+    }
+
     /// Puts the packet of the one request of a queue pair that waits into `out`, if it is a short
     /// message and no other queue pair has anything to send. The caller sends it before any train
     /// that it takes later. False: the doorbell must be rung.

@@ -7,7 +7,11 @@
 //! is therefore the same as with packets, and so are the rights, which the responder has checked.
 //! All other requests, and all requests that fail a check, go by packets.
 
-use feroce_mem::{Access, DirectPath, PdId};
+use core::array;
+use core::cell::LazyCell;
+
+use feroce_mem::{Access, DirectPath, DirectWrite, PdId};
+use feroce_ring::Consumer;
 use feroce_train::{Instant, RemotePayload};
 use feroce_wire::{Gid, Qpn, Rkey};
 
@@ -26,6 +30,10 @@ pub(super) const MOST: u64 = 1 << 20;
 
 /// From this length on, a message is worth waiting for until nothing is under way.
 const WORTH_IT: u64 = 16 << 10;
+
+/// Most WRITEs that go together, and most bytes: the price of one is that of some hundred bytes.
+const TOGETHER: usize = 16;
+const TOGETHER_BYTES: u64 = 16 << 10;
 
 /// A peer that does not use the direct access for a key hears of it again after so many messages.
 const REPEAT: u32 = 256;
@@ -60,8 +68,9 @@ impl Ends {
         let path = |rkey| DirectPath { from: self.from, to: self.to, rkey };
         let is_done = match (&wr.op, &wr.data) {
             (SendOp::Write(Remote { addr, rkey }), data) => {
-                let source = Outgoing { mrs, pd: self.pd, data };
-                host_memory.write(&path(*rkey), *addr, len, &source, self.signals(wr))
+                let source = &Outgoing { mrs, pd: self.pd, data };
+                let write = DirectWrite { va: *addr, len, source, is_awaited: self.signals(wr) };
+                host_memory.write(&path(*rkey), &write)
             }
             (SendOp::Read(Remote { addr, rkey }), Data::Sges(sges)) if self.reads => host_memory
                 .read(&path(*rkey), *addr, len, &mut |source| {
@@ -79,6 +88,37 @@ impl Ends {
         is_done
     }
 
+    /// Executes the oldest requests of the queue as far as there is direct access, and returns how
+    /// many: those that go together, or one.
+    fn try_direct_some(&self, port: &mut Port, sq: &Consumer<SendWr>) -> usize {
+        let Some(oldest) = sq.peek(0) else { return 0 };
+        match count_short_writes(sq) {
+            0 | 1 => usize::from(self.try_direct(port, oldest)),
+            count => self.write_some(port, sq, count),
+        }
+    }
+
+    /// Executes the oldest `count` WRITEs of the queue, which [go together](count_short_writes),
+    /// from the first one on, and returns how many.
+    fn write_some(&self, port: &mut Port, sq: &Consumer<SendWr>, count: usize) -> usize {
+        let Some(host_memory) = &port.hca.host_memory else { return 0 };
+        let Some(oldest) = sq.peek(0) else { return 0 };
+        let SendOp::Write(Remote { rkey, .. }) = oldest.op else { return 0 };
+        let path = DirectPath { from: self.from, to: self.to, rkey };
+        let at = |i: usize| sq.peek(i).filter(|_| i < count).unwrap_or(oldest);
+        let (mrs, pd) = (&port.hca.mrs, self.pd);
+        let sources: [_; TOGETHER] = array::from_fn(|i| Outgoing { mrs, pd, data: &at(i).data });
+        let writes: [_; TOGETHER] = array::from_fn(|i| {
+            let wr = at(i);
+            let va = if let SendOp::Write(remote) = wr.op { remote.addr } else { 0 };
+            let (len, is_awaited) = (wr.data.len() as usize, self.signals(wr));
+            DirectWrite { va, len, source: &sources[i], is_awaited }
+        });
+        let done = host_memory.write_some(&path, &writes[..count.min(TOGETHER)]);
+        port.hca.counters.rdma_sends += done as u64;
+        done
+    }
+
     /// Whether there is direct access for a long message that moves it as fast as can be.
     fn is_wide(&self, port: &Port, wr: &SendWr) -> bool {
         let (len, host_memory) = (wr.data.len(), port.hca.host_memory.as_ref());
@@ -92,6 +132,27 @@ impl Ends {
             && host_memory
                 .is_some_and(|host_memory| host_memory.is_wide(&path, addr, len as usize, what))
     }
+}
+
+/// The completion of a request that was executed.
+#[inline]
+fn completion(wr: &SendWr, qpn: Qpn, now: Instant) -> Cqe {
+    let byte_len = if wr.op.is_fetch() { wr.data.len() as u32 } else { 0 };
+    let opcode = wr.op.wc_opcode();
+    Cqe { byte_len, ..Cqe::new(wr.wr_id, qpn, opcode, WcStatus::Success, now) }
+}
+
+/// How many of the oldest requests of a queue are WRITEs by the same key that go together.
+fn count_short_writes(sq: &Consumer<SendWr>) -> usize {
+    let (mut key, mut left) = (None, TOGETHER_BYTES);
+    let goes_with_others = |wr: &&SendWr| {
+        let SendOp::Write(Remote { rkey, .. }) = wr.op else { return false };
+        let len = wr.data.len();
+        let fits = (1..=left).contains(&len) && *key.get_or_insert(rkey) == rkey;
+        left = left.saturating_sub(len);
+        fits
+    };
+    (0..TOGETHER).map_while(|i| sq.peek(i)).take_while(goes_with_others).count()
 }
 
 impl Qp {
@@ -132,22 +193,55 @@ impl Qp {
         now: impl FnOnce() -> Instant,
         wr: &SendWr,
     ) -> bool {
-        let is_first =
-            self.common.state == QpState::Rts && !self.req.halted && self.common.sq.is_empty();
-        let is_first = is_first && !port.hca.revocations.concern(self.common.qpn);
         let ends = self.ends();
-        if !is_first || !ends.try_direct(port, wr) {
+        if !self.common.sq.is_empty() || !self.may_go_direct(port) || !ends.try_direct(port, wr) {
             self.common.shared.set_may_go_direct(false);
             return false;
         }
         self.count_direct(true, wr.data.len());
         if ends.signals(wr) {
-            let cqe =
-                Cqe::new(wr.wr_id, self.common.qpn, wr.op.wc_opcode(), WcStatus::Success, now());
-            let byte_len = if wr.op.is_fetch() { wr.data.len() as u32 } else { 0 };
-            port.hca.complete_send(self.common.init.send_cq, Cqe { byte_len, ..cqe });
+            let cqe = completion(wr, self.common.qpn, now());
+            port.hca.complete_send(self.common.init.send_cq, cqe);
         }
         true
+    }
+
+    /// Executes and completes the requests of the queue, from the oldest on, as far as there is
+    /// direct access, with nothing under way. Returns whether none is left.
+    pub(crate) fn try_direct_posted(
+        &mut self,
+        port: &mut Port,
+        now: impl FnOnce() -> Instant,
+    ) -> bool {
+        let (ends, now) = (self.ends(), LazyCell::new(now));
+        while self.req.outstanding.flights.is_empty() && self.may_go_direct(port) {
+            let done = ends.try_direct_some(port, &self.common.sq);
+            if done == 0 {
+                break;
+            }
+            for _ in 0..done {
+                let qpn = self.common.qpn;
+                let report = |wr: &SendWr| ends.signals(wr).then(|| completion(wr, qpn, *now));
+                let look = |wr: &SendWr| Some((wr.data.len(), report(wr)));
+                // First make room, then report: the thread that polls the completion may post at
+                // once.
+                let Some((len, report)) = self.common.sq.pop_if(look) else { break };
+                self.count_direct(true, len);
+                if let Some(cqe) = report {
+                    port.hca.complete_send(self.common.init.send_cq, cqe);
+                }
+            }
+        }
+        let is_done = self.common.sq.is_empty();
+        self.common.shared.set_may_go_direct(is_done);
+        is_done
+    }
+
+    /// Whether a request may be executed at once, if nothing is under way.
+    #[inline]
+    fn may_go_direct(&self, port: &Port) -> bool {
+        let is_ready = self.common.state == QpState::Rts && !self.req.halted;
+        is_ready && !port.hca.revocations.concern(self.common.qpn)
     }
 
     #[inline]

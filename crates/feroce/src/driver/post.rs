@@ -41,6 +41,17 @@ impl Driver {
         is_done
     }
 
+    /// Executes posted requests at once, as far as [`Engine::try_direct_posted`] can, unless
+    /// another thread uses the engine. False: the doorbell must be rung for the others.
+    pub(crate) fn try_direct_posted(&self, qpn: Qpn) -> bool {
+        let Some(mut state) = self.try_state() else { return false };
+        let is_done = state.engine.try_direct_posted(|| self.now(), qpn);
+        state.tell();
+        drop(state);
+        self.wakes.run();
+        is_done
+    }
+
     /// Sends the single waiting request of a queue pair, if [`Engine::try_fast_path`] can and no
     /// other thread owns the link.
     #[inline(never)]

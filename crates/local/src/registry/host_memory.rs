@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, MutexGuard, PoisonError};
 
 use feroce_mem::{
-    Access, DirectPath, HostMemory, Reach, Region, Revocation, RevocationEpoch, Source,
+    Access, DirectPath, DirectWrite, HostMemory, Reach, Region, Revocation, RevocationEpoch, Source,
 };
 use feroce_wire::Qpn;
 
@@ -124,14 +124,8 @@ impl HostMemory for Registry {
     }
 
     #[inline]
-    fn write(
-        &self,
-        path: &DirectPath,
-        va: u64,
-        len: usize,
-        source: &dyn Source,
-        is_awaited: bool,
-    ) -> bool {
+    fn write(&self, path: &DirectPath, write: &DirectWrite<'_>) -> bool {
+        let DirectWrite { va, len, source, is_awaited } = *write;
         let what = (Access::REMOTE_WRITE, is_awaited);
         self.go_through(path, va, len, what, |inside, is_open| match inside {
             Inside::File(part) => part.write(source),
@@ -139,6 +133,28 @@ impl HostMemory for Registry {
                 process.write(at, (len, source), &self.area(self.slot).aim, is_open)
             }
         })
+    }
+
+    fn write_some(&self, path: &DirectPath, writes: &[DirectWrite<'_>]) -> usize {
+        let mut direct_table = self.direct_table();
+        let Some(direct) = direct_table.find(path) else { return 0 };
+        if !direct.is_in_file() {
+            drop(direct_table);
+            return writes.iter().take_while(|write| self.write(path, write)).count();
+        }
+        let announced = self.fetching_from(direct.slot).announce(true);
+        if !self.is_open(direct) {
+            drop(announced);
+            direct_table.retain(|direct| self.is_open(direct));
+            return 0;
+        }
+        let is_done = |write: &&DirectWrite<'_>| {
+            let inside = direct.place(write.va, write.len, Access::REMOTE_WRITE);
+            matches!(inside, Some(Inside::File(part)) if part.write(write.source))
+        };
+        let done = writes.iter().take_while(is_done).count();
+        self.note_passed(direct, done);
+        done
     }
 
     #[inline]
@@ -192,8 +208,8 @@ impl Registry {
         let mut direct_table = self.direct_table();
         let Some(direct) = direct_table.find(path) else { return false };
         let Some(inside) = direct.place(va, len, what) else { return false };
-        let area = self.area(direct.slot);
         if let Inside::Process(..) = inside {
+            let area = self.area(direct.slot);
             // A peer that polls takes a message from its ring sooner than the kernel would copy it.
             // But the peer may do other work before it acknowledges the message, so an awaited one
             // goes by direct access.
@@ -214,14 +230,21 @@ impl Registry {
         if !work(inside, &|| self.is_open(direct)) {
             return false;
         }
+        self.note_passed(direct, 1);
+        true
+    }
+
+    /// Counts messages that have gone by direct access, and wakes the peer for them.
+    #[inline]
+    fn note_passed(&self, direct: &DirectAccess, count: usize) {
+        let area = self.area(direct.slot);
         // Pairs with the fence of a peer thread that falls asleep: either that thread sees the new
         // count, or this thread sees that the peer sleeps.
-        area.passed.fetch_add(1, Ordering::SeqCst);
+        area.passed.fetch_add(count as u64, Ordering::SeqCst);
         let naps = area.napping.load(Ordering::SeqCst) != 0;
         if naps && area.napping.swap(0, Ordering::Relaxed) != 0 {
             direct.wake.ring();
         }
-        true
     }
 
     /// Whether direct access was granted since the last call of [`Registry::take_offers`].

@@ -9,6 +9,7 @@ use std::sync::Arc;
 
 use feroce_link::{Carrier, Control, IcrcPolicy, UdpConfig, UdpLink};
 use feroce_local::{HostLink, Registry};
+use feroce_mem::{DirectWrite, Source};
 use feroce_wire::Gid;
 
 pub(crate) use trains::*;
@@ -16,6 +17,11 @@ pub(crate) use trains::*;
 /// A carrier to other hosts that receives where a [`HostLink`] tells it to.
 pub(crate) fn wire() -> UdpLink {
     UdpLink::new(UdpConfig { listen: false, ..UdpConfig::default() }, &[]).expect("a link")
+}
+
+/// A WRITE of the first bytes of a source.
+pub(crate) fn of(va: u64, len: usize, source: &dyn Source, is_awaited: bool) -> DirectWrite<'_> {
+    DirectWrite { va, len, source, is_awaited }
 }
 
 /// A process of the registry at `root`, and its link with one address. `fetches`: no layer above

@@ -37,8 +37,24 @@ impl SoftSender {
 
     #[inline]
     pub(crate) fn post(&mut self, wrs: impl IntoIterator<Item = SendWr>) -> Result<(), PostError> {
-        let posted = wrs.into_iter().try_for_each(|wr| self.begin(wr));
+        let mut wrs = wrs.into_iter();
+        if wrs.size_hint().0 > 1 && self.queue.may_go_direct() {
+            return self.post_direct(wrs);
+        }
+        let posted = wrs.try_for_each(|wr| self.begin(wr));
         self.submit();
+        posted
+    }
+
+    /// Posts several requests that can be executed at once, perhaps. The queue takes them first,
+    /// because what makes them is foreign code, and the engine's lock is taken after that.
+    fn post_direct(&mut self, mut wrs: impl Iterator<Item = SendWr>) -> Result<(), PostError> {
+        let posted = wrs.try_for_each(|wr| self.queue.stage(wr));
+        let staged = self.queue.staged();
+        self.queue.show();
+        if !self.driver.try_direct_posted(self.qpn) {
+            self.ring(staged, false);
+        }
         posted
     }
 
