@@ -9,14 +9,11 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Wake, Waker};
 
 use feroce::cm::{CmId, ConnParam, Connection, Connector, EventKind, Manager};
-use feroce::{Access, Buf, Exposed, Pool, QpCap, RoutedBuf, Router, SendOp, WcStatus};
+use feroce::{Access, Buf, Mr, Pool, QpCap, RoutedBuf, Router, SendOp, WcStatus};
 
 use crate::controller::{IN_CAPSULE, TRANSFER};
 use crate::error::HostError;
 use crate::wire::{CAPSULE, COMPLETION, CmRequest, Command, Completion, Sgl};
-
-/// Data buffers of a queue.
-const BUFFERS: usize = 32;
 
 /// Data of a command.
 #[derive(Debug)]
@@ -46,7 +43,11 @@ pub(super) struct HostQueue {
     sends: Router,
     receives: Router,
     capsules: Pool,
-    data: Pool,
+    /// A place for the data of each command, by its number. The target may use it as long as the
+    /// connection lasts: to register it anew for each command would take longer than to move the
+    /// data. A target that touches it at another time than that of a command spoils data of its
+    /// own disks.
+    data: Mr,
     inbox: Mutex<Inbox>,
     waiting: Arc<Waiting>,
     /// Bytes of data that a capsule may hold.
@@ -201,7 +202,8 @@ impl HostQueue {
         let pd = connection.pd().clone();
         let capsules = Pool::new(&pd, count, CAPSULE + IN_CAPSULE)?;
         let replies = Pool::new(&pd, count, COMPLETION)?;
-        let data = Pool::new(&pd, BUFFERS.min(count), TRANSFER)?;
+        let access = Access::LOCAL_WRITE | Access::REMOTE_READ | Access::REMOTE_WRITE;
+        let data = pd.alloc_mr((count - 1) * TRANSFER, access)?;
         let ended = Ended::of(connection.id().clone());
         let this = Self {
             connection: Mutex::new(connection),
@@ -249,7 +251,7 @@ impl HostQueue {
         command.cid = place.cid;
         let mut capsule = self.capsules.take().await;
         let mut len = CAPSULE;
-        let mut exposed = None;
+        let at = usize::from(place.cid) * TRANSFER;
         let length = |bytes: &[u8]| u32::try_from(bytes.len()).unwrap_or(u32::MAX);
         match &payload {
             Payload::None => {}
@@ -259,18 +261,10 @@ impl HostQueue {
                 command.sgl = Sgl::in_capsule(length(bytes));
             }
             Payload::Out(bytes) => {
-                let mut buf = self.data.take().await;
-                buf[..bytes.len()].copy_from_slice(bytes);
-                let shown = buf.expose(Access::REMOTE_READ)?;
-                command.sgl = keyed(&shown, length(bytes));
-                exposed = Some(shown);
+                self.data.write_at(at, bytes)?;
+                command.sgl = self.keyed(at, length(bytes));
             }
-            Payload::In(bytes) => {
-                let buf = self.data.take().await;
-                let shown = buf.expose(Access::LOCAL_WRITE | Access::REMOTE_WRITE)?;
-                command.sgl = keyed(&shown, length(bytes));
-                exposed = Some(shown);
-            }
+            Payload::In(bytes) => command.sgl = self.keyed(at, length(bytes)),
         }
         capsule[..CAPSULE].copy_from_slice(&command.emit());
         let sent = {
@@ -285,11 +279,17 @@ impl HostQueue {
             return Err(HostError::Lost);
         }
         completion.status.ok().map_err(HostError::Command)?;
-        if let (Payload::In(bytes), Some(exposed)) = (payload, exposed) {
-            let buf = exposed.withdraw();
-            bytes.copy_from_slice(&buf[..bytes.len()]);
+        if let Payload::In(bytes) = payload {
+            self.data.read_at(at, bytes)?;
         }
         Ok(completion)
+    }
+
+    /// Data of a command, at its place.
+    fn keyed(&self, at: usize, len: u32) -> Sgl {
+        debug_assert!(len as usize <= TRANSFER, "beyond that is the place of another command");
+        let remote = self.data.remote(at);
+        Sgl::keyed(remote.addr, len, remote.rkey.0, false)
     }
 
     /// Takes the completions that have come.
@@ -382,11 +382,6 @@ impl HostQueue {
         let connection = self.connection.into_inner().unwrap_or_else(PoisonError::into_inner);
         Ok(connection.disconnect_async().await?)
     }
-}
-
-fn keyed(exposed: &Exposed, len: u32) -> Sgl {
-    let remote = exposed.remote();
-    Sgl::keyed(remote.addr, len, remote.rkey.0, false)
 }
 
 /// A task that waits. When it stops to, another looks after the queue.
