@@ -45,5 +45,5 @@ pub use bytes::{
 pub use doorbell::{Doorbell, DoorbellOwner, DoorbellSet};
 pub use life::{Claim, Life, Unclaimed};
 pub use lock_pair::{BothGuards, InnerGuard, LockPair, OuterGuard, Park};
-pub use sleep::Sleeper;
+pub use sleep::{Arming, Sleeper};
 pub use spsc::{Consumer, MAX_CAPACITY, Producer, Vacant, spsc, try_spsc};

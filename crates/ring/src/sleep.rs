@@ -22,7 +22,8 @@
 //! `armed_at` and then reads `idle`. A sequentially consistent fence stands between the two steps
 //! of each, so that at least one of them sees what the other has set: the thread does not sleep, or
 //! the consumer wakes it. A consumer that polls again withdraws: the thread need not stay awake
-//! beside it.
+//! beside it, and `armed_at` is what it was before, unless another consumer has armed since. No two
+//! arm at the same time: a later one has a later time.
 
 use core::fmt;
 
@@ -34,6 +35,33 @@ const NEVER: u64 = u64::MAX;
 /// The plan of a thread that is awake: no deadline is earlier.
 const AWAKE: u64 = 0;
 
+/// What a consumer has told a [`Sleeper`].
+pub struct Arming {
+    /// When it last armed; 0 if it has withdrawn.
+    at: AtomicU64,
+    /// When another one had last armed before.
+    before: AtomicU64,
+}
+
+impl Arming {
+    /// That of a consumer that has not armed.
+    pub fn new() -> Self {
+        Self { at: AtomicU64::new(0), before: AtomicU64::new(0) }
+    }
+}
+
+impl Default for Arming {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl fmt::Debug for Arming {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Arming").field("at", &self.at.load(Ordering::Relaxed)).finish()
+    }
+}
+
 /// What the thread of an owner says about its sleep. Times are in nanoseconds, later than 0.
 pub struct Sleeper {
     /// When the thread will look again; [`AWAKE`], or [`NEVER`] if only when woken.
@@ -42,7 +70,7 @@ pub struct Sleeper {
     idle: AtomicBool,
     /// Consumers that want to be woken.
     armed: AtomicU32,
-    /// When one of them last said so.
+    /// When one of them last said so, or one that has withdrawn.
     armed_at: AtomicU64,
 }
 
@@ -96,24 +124,38 @@ impl Sleeper {
         self.idle.load(Ordering::Relaxed)
     }
 
-    /// A consumer wants to be woken and may sleep; `is_new` unless it has not withdrawn since it
-    /// armed before. True: the caller must wake the thread.
-    pub fn arm(&self, now: u64, is_new: bool) -> bool {
-        if is_new {
+    /// A consumer wants to be woken and may sleep. True: the caller must wake the thread.
+    pub fn arm(&self, now: u64, arming: &Arming) -> bool {
+        let later = |before: u64| Some(now.max(before + 1));
+        let (Ok(before) | Err(before)) =
+            self.armed_at.fetch_update(Ordering::Relaxed, Ordering::Relaxed, later);
+        if arming.at.swap(now.max(before + 1), Ordering::Relaxed) == 0 {
+            arming.before.store(before, Ordering::Relaxed);
             self.armed.fetch_add(1, Ordering::Relaxed);
         }
-        self.armed_at.store(now, Ordering::Relaxed);
         fence(Ordering::SeqCst);
         self.idle.load(Ordering::Relaxed)
     }
 
-    /// A consumer that has armed polls again, or is no more. If one thread withdraws for a consumer
-    /// for which another is about to arm, the count wraps for a moment.
-    pub fn withdraw(&self) {
+    /// A consumer polls, or is no more: it does not want to be woken.
+    #[inline]
+    pub fn withdraw(&self, arming: &Arming) {
+        if arming.at.load(Ordering::Relaxed) == 0 {
+            return;
+        }
+        let at = arming.at.swap(0, Ordering::Relaxed);
+        if at == 0 {
+            // Another thread has withdrawn for the same consumer.
+            return;
+        }
+        let before = arming.before.load(Ordering::Relaxed);
+        // It fails if another consumer has armed since.
+        let _ = self.armed_at.compare_exchange(at, before, Ordering::Relaxed, Ordering::Relaxed);
+        // The count may wrap for a moment, if another thread is about to arm for this consumer.
         self.armed.fetch_sub(1, Ordering::Relaxed);
     }
 
-    /// When a consumer last armed; 0 if all have withdrawn.
+    /// When one of the consumers that want to be woken last armed, or later; 0 if there is none.
     pub fn armed_at(&self) -> u64 {
         match self.armed.load(Ordering::Relaxed) {
             0 => 0,

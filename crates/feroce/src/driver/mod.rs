@@ -47,7 +47,7 @@ use feroce_engine::Engine;
 use feroce_link::LinkCounters;
 use feroce_local::HostCarrier;
 use feroce_mem::HostMemory;
-use feroce_ring::{DoorbellSet, Sleeper};
+use feroce_ring::{Arming, DoorbellSet, Sleeper};
 use feroce_train::Instant;
 use feroce_wire::Qpn;
 use nix::poll::{PollFd, PollFlags, ppoll};
@@ -328,21 +328,21 @@ impl Driver {
     }
 
     /// A consumer asks for an event and may go to sleep: from now on the driver thread watches the
-    /// link, even if other consumers poll. `is_new` unless the consumer has asked before and has
-    /// not [polled](Driver::expect_poll) since.
-    pub(crate) fn expect_event(&self, is_new: bool) {
+    /// link, even if other consumers poll.
+    pub(crate) fn expect_event(&self, consumer: &Arming) {
         if self.doorbells.is_rung() {
             // Coalesced sends are transmitted now, because the consumer may not poll again soon.
             self.kick();
         }
-        if self.sleeper.arm(self.now().as_nanos(), is_new) {
+        if self.sleeper.arm(self.now().as_nanos(), consumer) {
             self.wake_thread();
         }
     }
 
-    /// A consumer that has asked for an event polls from now on, or is no more.
-    pub(crate) fn expect_poll(&self) {
-        self.sleeper.withdraw();
+    /// A consumer polls from now on, or is no more: it may have asked for an event before.
+    #[inline]
+    pub(crate) fn expect_poll(&self, consumer: &Arming) {
+        self.sleeper.withdraw(consumer);
     }
 
     /// Whether the driver thread may leave the link to a consumer, and for how long.

@@ -1,6 +1,6 @@
 //! The thread of an owner sleeps while other threads post, set deadlines and arm.
 
-use feroce_ring::{Consumer, DoorbellOwner, LockPair, Sleeper, spsc};
+use feroce_ring::{Arming, Consumer, DoorbellOwner, LockPair, Sleeper, spsc};
 use loom::sync::{Arc, Condvar, Mutex};
 use loom::thread;
 
@@ -137,7 +137,7 @@ fn an_idle_thread_or_the_consumer_that_arms_sees_the_other() {
             let shared = shared.clone();
             move || {
                 let (sleeper, wake) = &*shared;
-                if sleeper.arm(7, true) {
+                if sleeper.arm(7, &Arming::new()) {
                     wake.write();
                 }
             }
@@ -160,11 +160,12 @@ fn a_consumer_that_arms_again_after_it_has_polled_is_seen() {
             let shared = shared.clone();
             move || {
                 let (sleeper, wake) = &*shared;
-                if sleeper.arm(7, true) {
+                let consumer = Arming::new();
+                if sleeper.arm(7, &consumer) {
                     wake.write();
                 }
-                sleeper.withdraw();
-                if sleeper.arm(8, true) {
+                sleeper.withdraw(&consumer);
+                if sleeper.arm(8, &consumer) {
                     wake.write();
                 }
             }
@@ -176,5 +177,25 @@ fn a_consumer_that_arms_again_after_it_has_polled_is_seen() {
         }
         sleeper.end_idle();
         arming.join().expect("the consumer does not fail");
+    });
+}
+
+#[test]
+fn a_consumer_that_withdraws_does_not_hide_another_that_has_armed() {
+    loom::model(|| {
+        let sleeper = Arc::new(Sleeper::new());
+        let (stays, leaves) = (Arming::new(), Arming::new());
+        let leaving = thread::spawn({
+            let sleeper = sleeper.clone();
+            move || {
+                sleeper.arm(9, &leaves);
+                sleeper.withdraw(&leaves);
+            }
+        });
+        sleeper.arm(9, &stays);
+        leaving.join().expect("the consumer does not fail");
+        assert!((9..=10).contains(&sleeper.armed_at()), "armed at {}", sleeper.armed_at());
+        sleeper.withdraw(&stays);
+        assert_eq!(sleeper.armed_at(), 0);
     });
 }

@@ -1,9 +1,9 @@
 //! Completion queues of the engine.
 
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use feroce_engine::{CqGauge, CqId, CqPoller, Cqe, CreateError, Notify};
+use feroce_ring::Arming;
 use feroce_train::Instant;
 use feroce_wire::Qpn;
 
@@ -23,8 +23,9 @@ pub(crate) struct SoftCq {
     driver: Arc<Driver>,
     /// Where the shards complete to, if there are several. The queue itself stays empty then.
     rings: Option<Box<Rings>>,
-    /// Whether a consumer has asked for an event and may sleep, so that driver threads stay awake.
-    may_sleep: AtomicBool,
+    /// Whether the consumer has asked for an event and may sleep, so that the driver thread stays
+    /// awake.
+    arming: Arming,
 }
 
 impl SoftCq {
@@ -43,8 +44,8 @@ impl SoftCq {
     }
 
     pub(super) fn new(id: CqId, poller: CqPoller, driver: Arc<Driver>) -> Self {
-        let (gauge, may_sleep) = (poller.gauge(), AtomicBool::new(false));
-        Self { id, poller: Mutex::new(poller), gauge, driver, rings: None, may_sleep }
+        let (gauge, arming) = (poller.gauge(), Arming::new());
+        Self { id, poller: Mutex::new(poller), gauge, driver, rings: None, arming }
     }
 
     /// A queue pair of this shard is about to complete to the queue.
@@ -160,22 +161,18 @@ impl SoftCq {
     }
 
     pub(crate) fn notify(&self, notify: Notify) {
-        let is_new = !self.may_sleep.swap(true, Ordering::Relaxed);
         if let Some(rings) = &self.rings {
-            return rings.notify(notify, is_new);
+            return rings.notify(notify);
         }
         self.poller().arm(notify);
-        self.driver.expect_event(is_new);
+        self.driver.expect_event(&self.arming);
     }
 
     /// The consumer polls from now on, or is no more.
     fn expect_poll(&self) {
-        let may_sleep = &self.may_sleep;
-        if may_sleep.load(Ordering::Relaxed) && may_sleep.swap(false, Ordering::Relaxed) {
-            match &self.rings {
-                Some(rings) => rings.expect_poll(),
-                None => self.driver.expect_poll(),
-            }
+        match &self.rings {
+            Some(rings) => rings.expect_poll(),
+            None => self.driver.expect_poll(&self.arming),
         }
     }
 

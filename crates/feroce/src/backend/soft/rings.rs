@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use feroce_engine::{CqGauge, CqId, CqPoller, Cqe, CreateError, DestroyError, Notify};
+use feroce_ring::Arming;
 use feroce_wire::Qpn;
 
 use crate::Error;
@@ -37,6 +38,8 @@ struct Ring {
     poller: Mutex<CqPoller>,
     gauge: CqGauge,
     driver: Arc<Driver>,
+    /// What the shard has been told of the consumer's sleep.
+    arming: Arming,
 }
 
 impl Ring {
@@ -86,7 +89,8 @@ impl Rings {
         })?;
         let ring = |(poller, driver): (CqPoller, &Arc<Driver>)| {
             let gauge = poller.gauge();
-            Ring { poller: Mutex::new(poller), gauge, driver: Arc::clone(driver) }
+            let (poller, arming) = (Mutex::new(poller), Arming::new());
+            Ring { poller, gauge, driver: Arc::clone(driver), arming }
         };
         let all = pollers.into_iter().zip(shards.iter()).map(ring).collect();
         let shards = Arc::clone(shards);
@@ -202,9 +206,8 @@ impl Rings {
         self.in_turn().next().is_none_or(|ring| ring.driver.look_beside_thread())
     }
 
-    /// Asks for an event: of the first shard that has a completion. `is_new` as in
-    /// [`Driver::expect_event`].
-    pub(super) fn notify(&self, notify: Notify, is_new: bool) {
+    /// Asks for an event: of the first shard that has a completion.
+    pub(super) fn notify(&self, notify: Notify) {
         let asking = self.asking.lock().unwrap_or_else(PoisonError::into_inner);
         if !self.asked.is_pending() {
             // Rings that did not give the last event still have the request for it, which may have
@@ -214,12 +217,12 @@ impl Rings {
         self.asked.ask();
         self.all.iter().for_each(|ring| ring.poller().arm(notify));
         drop(asking);
-        self.all.iter().for_each(|ring| ring.driver.expect_event(is_new));
+        self.all.iter().for_each(|ring| ring.driver.expect_event(&ring.arming));
     }
 
     /// The consumer polls from now on, or is no more.
     pub(super) fn expect_poll(&self) {
-        self.all.iter().for_each(|ring| ring.driver.expect_poll());
+        self.all.iter().for_each(|ring| ring.driver.expect_poll(&ring.arming));
     }
 
     /// Changes the depth of every ring. On an error, those that were changed before stay so: a ring
