@@ -4,6 +4,7 @@ mod disk;
 mod multipath;
 mod paths;
 mod queue;
+mod turns;
 
 use std::collections::BTreeSet;
 use std::future::poll_fn;

@@ -11,6 +11,7 @@ use std::task::{Context, Poll, Wake, Waker};
 use feroce::cm::{CmId, ConnParam, Connection, Connector, EventKind, Manager};
 use feroce::{Access, Buf, Mr, Pool, QpCap, RoutedBuf, Router, SendOp, WcStatus};
 
+use super::turns::Turns;
 use crate::controller::{IN_CAPSULE, TRANSFER};
 use crate::error::HostError;
 use crate::wire::{CAPSULE, COMPLETION, CmRequest, Command, Completion, Sgl};
@@ -48,6 +49,9 @@ pub(super) struct HostQueue {
     /// data. A target that touches it at another time than that of a command spoils data of its
     /// own disks.
     data: Mr,
+    /// The last command with each number, until it is known to be acknowledged.
+    sent: Mutex<Vec<Option<RoutedBuf>>>,
+    turns: Turns,
     inbox: Mutex<Inbox>,
     waiting: Arc<Waiting>,
     /// Bytes of data that a capsule may hold.
@@ -211,6 +215,8 @@ impl HostQueue {
             receives,
             capsules,
             data,
+            sent: Mutex::new((1..count).map(|_| None).collect()),
+            turns: Turns::default(),
             inbox: Mutex::new(Inbox {
                 posted: VecDeque::new(),
                 calls: vec![Call::Free; count - 1],
@@ -249,6 +255,7 @@ impl HostQueue {
     ) -> Result<Completion, HostError> {
         let mut place = Place::take(self).await?;
         command.cid = place.cid;
+        self.last_is_sent(place.cid).await;
         let mut capsule = self.capsules.take().await;
         let mut len = CAPSULE;
         let at = usize::from(place.cid) * TRANSFER;
@@ -273,16 +280,34 @@ impl HostQueue {
             sent.map_err(|_| HostError::Lost)?
         };
         place.is_sent = true;
+        // If it fails, the connection is lost, and so are the completions of commands.
+        self.sent()[usize::from(place.cid)] = Some(sent);
+        self.turns.take_turn().await;
         let completion = place.completion().await?;
-        // The place in the send queue is free when the target's adapter has acknowledged.
-        if sent.await.0.status != WcStatus::Success {
-            return Err(HostError::Lost);
-        }
         completion.status.ok().map_err(HostError::Command)?;
         if let Payload::In(bytes) = payload {
             self.data.read_at(at, bytes)?;
         }
         Ok(completion)
+    }
+
+    fn sent(&self) -> MutexGuard<'_, Vec<Option<RoutedBuf>>> {
+        self.sent.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Waits until the target's adapter has acknowledged the last command with this number, whose
+    /// place in the send queue is free then. It almost always has: the answer comes later.
+    async fn last_is_sent(&self, cid: u16) {
+        let cid = usize::from(cid);
+        poll_fn(|cx| {
+            let Some(mut last) = self.sent()[cid].take() else { return Poll::Ready(()) };
+            if Pin::new(&mut last).poll(cx).is_pending() {
+                self.sent()[cid] = Some(last);
+                return Poll::Pending;
+            }
+            Poll::Ready(())
+        })
+        .await;
     }
 
     /// Data of a command, at its place.
