@@ -70,6 +70,11 @@ pub(crate) fn feroce_latency(said: &Said) -> anyhow::Result<Figure> {
     Ok(plain(number(&serde_json::from_str(&said.client)?, "p50_us")?))
 }
 
+/// The 99th percentile, of plain UDP and feroce alike.
+pub(crate) fn slow_latency(said: &Said) -> anyhow::Result<Figure> {
+    Ok(plain(number(&serde_json::from_str(&said.client)?, "p99_us")?))
+}
+
 /// The mean of all round trips: a median hides how long a message waits for an end that the
 /// scheduler does not run.
 pub(crate) fn feroce_mean_latency(said: &Said) -> anyhow::Result<Figure> {

@@ -142,6 +142,8 @@ const UCX_TAG_LAT: &str = "UCX tcp tag 8 B latency";
 const LIBFABRIC_LAT: &str = "libfabric tcp 8 B latency";
 const WRITE_LAT: &str = "feroce WRITE 8 B latency";
 const SEND_LAT: &str = "feroce SEND 8 B latency";
+const UDP_SLOW: &str = "UDP 8 B ping-pong, polling, p99";
+const SEND_SLOW: &str = "feroce SEND 8 B latency, p99";
 const UDP_RATE: &str = "UDP 40 B, one per call";
 const UCX_RATE: &str = "UCX tcp put 8 B rate";
 const WRITE_RATE: &str = "feroce WRITE 8 B rate, 128 deep";
@@ -270,6 +272,20 @@ const CABLE: &[Row] = &[
         turns: TURNS,
         ..by(Tool::Feroce, SEND_LAT, Unit::Microseconds)
     },
+    Row {
+        server: "udp echo polling",
+        client: "udp ping {server} {seconds} 8 polling",
+        read: read::slow_latency,
+        turns: TURNS,
+        ..by(Tool::Itself, UDP_SLOW, Unit::Microseconds)
+    },
+    Row {
+        server: "perf send lat",
+        client: "perf send lat -s 8 -D {seconds} --json {server}",
+        read: read::slow_latency,
+        turns: TURNS,
+        ..by(Tool::Feroce, SEND_SLOW, Unit::Microseconds)
+    },
     // As long as the packet of an 8-byte WRITE: transport and RDMA header, data, ICRC.
     Row {
         server: "udp sink",
@@ -302,7 +318,7 @@ const fn claim(of: &'static str, against: &'static str, wanted: Option<Wanted>) 
 }
 
 const CABLE_CLAIMS: &[Claim] = &[
-    claim(WRITE_BW, IPERF3, Some(Wanted::AtLeast(0.8))),
+    claim(WRITE_BW, IPERF3, Some(Wanted::AtLeast(1.0))),
     claim(WRITE_BW, UDP_TRAINS, None),
     claim(WRITE_BW, UCX_PUT_BW, None),
     claim(WRITE_BW, LIBFABRIC_BW, None),
@@ -311,6 +327,7 @@ const CABLE_CLAIMS: &[Claim] = &[
     claim(WRITE_BW_LOSS, WRITE_BW, Some(Wanted::AtLeast(0.6))),
     claim(WRITE_LAT, UDP_POLLING, Some(Wanted::AtMost(1.5))),
     claim(SEND_LAT, UDP_POLLING, Some(Wanted::AtMost(1.5))),
+    claim(SEND_SLOW, UDP_SLOW, Some(Wanted::AtMost(2.0))),
     claim(WRITE_LAT, UDP_TRAIN, None),
     claim(WRITE_LAT, UDP_BLOCKING, None),
     claim(WRITE_LAT, UCX_PUT_LAT, None),

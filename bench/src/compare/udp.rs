@@ -173,8 +173,9 @@ fn ping(server: Ipv4Addr, limit: Duration, size: usize, wait: Wait) -> anyhow::R
         }
     }
     halves_ns.sort_unstable();
-    let median = halves_ns.get(halves_ns.len() / 2).copied().unwrap_or_default();
-    println!("{}", json!({"round_trips": halves_ns.len(), "p50_us": median as f64 / 1e3}));
+    let of_100 = |part: usize| halves_ns.get(halves_ns.len() * part / 100).copied();
+    let us = |part| of_100(part).unwrap_or_default() as f64 / 1e3;
+    println!("{}", json!({"round_trips": halves_ns.len(), "p50_us": us(50), "p99_us": us(99)}));
     Ok(())
 }
 

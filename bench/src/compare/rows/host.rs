@@ -41,6 +41,8 @@ const WRITE_BW_64K: &str = "host: feroce WRITE 64 KiB, ordinary";
 const WRITE_BW_64K_SHARED: &str = "host: feroce WRITE 64 KiB, shareable";
 const UCX_RATE: &str = "host: UCX put 8 B rate";
 const WRITE_RATE: &str = "host: feroce WRITE 8 B rate, 128 deep";
+const WRITE_RATE_SHARED: &str = "host: feroce WRITE 8 B rate, shareable";
+const WRITE_RATE_LISTS: &str = "host: feroce WRITE 8 B rate, shareable, lists of 32";
 const DROP_IN_LAT: &str = "host: ib_write_lat 8 B, drop-in";
 const DROP_IN_BW_64K: &str = "host: ib_write_bw 64 KiB, drop-in";
 const CONVERTED_BW_64K: &str = "host: ib_write_bw 64 KiB, drop-in, converted";
@@ -208,16 +210,28 @@ const ROWS: &[Row] = &[
         read: read::feroce_rate,
         ..by(Tool::Feroce, WRITE_RATE, Unit::MessagesPerSecond)
     },
+    Row {
+        server: "perf write bw",
+        client: "perf write bw -s 8 -t 128 -D {seconds} --memory shareable --json {server}",
+        read: read::feroce_rate,
+        ..by(Tool::Feroce, WRITE_RATE_SHARED, Unit::MessagesPerSecond)
+    },
+    Row {
+        server: "perf write bw",
+        client: "perf write bw -s 8 -t 128 -l 32 -D {seconds} --memory shareable --json {server}",
+        read: read::feroce_rate,
+        ..by(Tool::Feroce, WRITE_RATE_LISTS, Unit::MessagesPerSecond)
+    },
 ];
 
 const CLAIMS: &[Claim] = &[
     claim(WRITE_LAT, UCX_PUT_LAT, Some(Wanted::AtMost(5.0))),
-    claim(WRITE_LAT_SHARED, UCX_PUT_LAT, Some(Wanted::AtMost(2.0))),
+    claim(WRITE_LAT_SHARED, UCX_PUT_LAT, Some(Wanted::AtMost(1.2))),
     claim(WRITE_LAT_UNPOLLED, UCX_PUT_LAT, Some(Wanted::AtMost(5.0))),
     claim(WRITE_LAT_SHARED_UNPOLLED, UCX_PUT_LAT, Some(Wanted::AtMost(2.0))),
     claim(SEND_LAT, UCX_TAG_LAT, Some(Wanted::AtMost(1.5))),
     claim(SEND_LAT, LIBFABRIC_LAT, None),
-    claim(WRITE_BW, UCX_TAG_BW, Some(Wanted::AtLeast(0.8))),
+    claim(WRITE_BW, UCX_TAG_BW, Some(Wanted::AtLeast(1.0))),
     claim(WRITE_BW_SHARED, UCX_PUT_BW, Some(Wanted::AtLeast(0.8))),
     claim(WRITE_BW, LIBFABRIC_BW, None),
     claim(READ_BW, WRITE_BW, None),
@@ -225,6 +239,8 @@ const CLAIMS: &[Claim] = &[
     claim(WRITE_BW_64K_SHARED, UCX_PUT_BW_64K, Some(Wanted::AtLeast(0.8))),
     claim(WRITE_BW_64K, LIBFABRIC_BW_64K, None),
     claim(WRITE_RATE, UCX_RATE, None),
+    claim(WRITE_RATE_SHARED, UCX_RATE, None),
+    claim(WRITE_RATE_LISTS, UCX_RATE, None),
     claim(DROP_IN_LAT, WRITE_LAT_COMPLETED, Some(Wanted::AtMost(1.2))),
     claim(DROP_IN_BW_64K, WRITE_BW_64K, Some(Wanted::AtLeast(0.8))),
     claim(CONVERTED_BW_64K, WRITE_BW_64K_SHARED, Some(Wanted::AtLeast(0.8))),
