@@ -10,8 +10,9 @@ use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags};
 
 use crate::{Carrier, Control, EtherLink, LinkCounters, SharedPort, UdpLink};
 
-/// Calls in a row that ask only the link that had the last packet.
-const MAX_STREAK: u32 = 16;
+/// Calls in a row, and trains, with which only the link is asked that had the last packet. To ask
+/// the other takes as long as a packet does, and most devices use one of the two at a time.
+const MAX_STREAK: usize = 64;
 
 /// A link over UDP sockets, and over a packet socket beside them.
 #[derive(Debug)]
@@ -28,8 +29,8 @@ struct Beside {
     epoll: Epoll,
     /// The last packet arrived here.
     was_last: bool,
-    /// Calls since both were asked.
-    streak: u32,
+    /// Calls and trains since both were asked.
+    streak: usize,
 }
 
 impl RoceLink {
@@ -120,10 +121,12 @@ impl Carrier for RoceLink {
         let Some(beside) = &mut self.beside else { return self.udp.receive(now, budget, sink) };
         beside.streak += 1;
         if beside.streak <= MAX_STREAK {
-            return match beside.was_last {
+            let taken = match beside.was_last {
                 true => beside.ether.receive(now, budget, sink),
                 false => self.udp.receive(now, budget, sink),
-            };
+            }?;
+            beside.streak += taken;
+            return Ok(taken);
         }
         beside.streak = 0;
         // Each gets half of the budget at least.
