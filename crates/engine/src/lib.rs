@@ -44,3 +44,4 @@ pub use hca::wr::{
 };
 pub use ib::cc::create_congestion_control;
 pub use ib::completer::SilentPeer;
+pub use ib::direct_access::DirectPosted;

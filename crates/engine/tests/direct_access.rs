@@ -5,8 +5,8 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 use feroce_engine::{
-    Data, QpAttr, QpInitAttr, QpState, QpType, SendFlags, SendOp, SendWr, SgeList, WcOpcode,
-    WcStatus,
+    Data, DirectPosted, QpAttr, QpInitAttr, QpState, QpType, SendFlags, SendOp, SendWr, SgeList,
+    WcOpcode, WcStatus,
 };
 use feroce_mem::{
     Access, DirectPath, DirectWrite, HostMemory, Landing, Reach, Region, Revocation,
@@ -482,7 +482,7 @@ fn posted_requests_pass_up_to_the_first_that_does_not() {
     qa.sq.stage(to(&pair, 21, quiet)).expect("staged");
     qa.sq.stage(to(&pair, 22, told)).expect("staged");
     qa.sq.show();
-    assert!(pair.a.engine.try_direct_posted(|| pair.now, qa.qpn));
+    assert_eq!(pair.a.engine.try_direct_posted(|| pair.now, qa.qpn), DirectPosted::All);
     assert!(qa.sq.may_go_direct());
     assert_eq!(ids(&mut pair), [0, 5, 10, 15, 20, 22]);
     assert_eq!(pair.a.read(2000, 80), bytes[..80]);
@@ -495,7 +495,7 @@ fn posted_requests_pass_up_to_the_first_that_does_not() {
     qa.sq.stage(wr(2, SendOp::Send, pair.a.data(0, 16))).expect("staged");
     qa.sq.stage(to(&pair, 3, told)).expect("staged");
     qa.sq.show();
-    assert!(!pair.a.engine.try_direct_posted(|| pair.now, qa.qpn));
+    assert_eq!(pair.a.engine.try_direct_posted(|| pair.now, qa.qpn), DirectPosted::UpToOne);
     assert!(!qa.sq.may_go_direct());
     assert_eq!((ids(&mut pair), house.passed()), (vec![1], 25));
     qa.sq.ring();
@@ -508,6 +508,23 @@ fn posted_requests_pass_up_to_the_first_that_does_not() {
     pair.a.engine.poll_transmit(pair.now, &LinkCaps { max_packets: 1, max_bytes: 4096 });
     qa.sq.stage(to(&pair, 5, told)).expect("staged");
     qa.sq.show();
-    assert!(!pair.a.engine.try_direct_posted(|| pair.now, qa.qpn));
+    assert_eq!(pair.a.engine.try_direct_posted(|| pair.now, qa.qpn), DirectPosted::UpToOne);
     assert_eq!(ids(&mut pair), []);
+}
+
+#[test]
+fn after_a_megabyte_others_have_the_engine() {
+    let (mut pair, mut qa, _qb, _house) = neighbours(|init| init.cap.max_send_wr = 128);
+    write(&mut pair, &mut qa, 40, 8, WcStatus::Success);
+    const LEN: u32 = 16 << 10;
+    for id in 0..100 {
+        let op = SendOp::Write(pair.b.remote(0));
+        qa.sq.stage(wr(id, op, pair.a.data(0, LEN))).expect("staged");
+    }
+    qa.sq.show();
+    assert_eq!(pair.a.engine.try_direct_posted(|| pair.now, qa.qpn), DirectPosted::Some);
+    let first: Vec<_> = std::iter::from_fn(|| pair.a.poll()).collect();
+    assert_eq!(first.len(), 64, "a megabyte");
+    assert_eq!(pair.a.engine.try_direct_posted(|| pair.now, qa.qpn), DirectPosted::All);
+    assert_eq!(std::iter::from_fn(|| pair.a.poll()).count(), 36);
 }

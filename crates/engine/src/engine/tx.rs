@@ -10,6 +10,7 @@ use super::Engine;
 use super::transport::Transport;
 use crate::hca::config::TransportKind;
 use crate::hca::wr::SendWr;
+use crate::ib::direct_access::DirectPosted;
 
 /// Trains to ourselves that one call of `poll_transmit` delivers before it returns.
 const LOOPBACK_BURST: u32 = 64;
@@ -67,13 +68,12 @@ impl Engine {
     }
 
     /// Executes requests that were posted, before the doorbell is rung for them, from the oldest
-    /// one on, as far as [`Engine::try_direct`] can. True: none waits any more. False: the doorbell
-    /// must be rung.
-    pub fn try_direct_posted(&mut self, now: impl FnOnce() -> Instant, qpn: Qpn) -> bool {
+    /// one on, as far as [`Engine::try_direct`] can, about a megabyte at most.
+    pub fn try_direct_posted(&mut self, now: impl FnOnce() -> Instant, qpn: Qpn) -> DirectPosted {
         let qp = self.qps.get(qpn).and_then(Transport::ib);
-        let is_done = qp.is_some_and(|qp| qp.try_direct_posted(&mut self.port, now));
+        let done = qp.map(|qp| qp.try_direct_posted(&mut self.port, now));
         self.finish();
-        is_done
+        done.unwrap_or(DirectPosted::UpToOne)
     }
 
     /// Puts the packet of the one request of a queue pair that waits into `out`, if it is a short

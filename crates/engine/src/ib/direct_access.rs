@@ -31,9 +31,21 @@ pub(super) const MOST: u64 = 1 << 20;
 /// From this length on, a message is worth waiting for until nothing is under way.
 const WORTH_IT: u64 = 16 << 10;
 
-/// Most WRITEs that go together, and most bytes: the price of one is that of some hundred bytes.
+/// Most WRITEs that go together, and most bytes in them: what they share takes as long as to copy
+/// some hundred bytes.
 const TOGETHER: usize = 16;
 const TOGETHER_BYTES: u64 = 16 << 10;
+
+/// How far [`Engine::try_direct_posted`](crate::Engine::try_direct_posted) has come.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum DirectPosted {
+    /// No request waits any more.
+    All,
+    /// The next ones may go, too, when other threads have had the engine.
+    Some,
+    /// The doorbell must be rung for the next one.
+    UpToOne,
+}
 
 /// A peer that does not use the direct access for a key hears of it again after so many messages.
 const REPEAT: u32 = 256;
@@ -207,14 +219,17 @@ impl Qp {
     }
 
     /// Executes and completes the requests of the queue, from the oldest on, as far as there is
-    /// direct access, with nothing under way. Returns whether none is left.
+    /// direct access, with nothing under way.
     pub(crate) fn try_direct_posted(
         &mut self,
         port: &mut Port,
         now: impl FnOnce() -> Instant,
-    ) -> bool {
-        let (ends, now) = (self.ends(), LazyCell::new(now));
+    ) -> DirectPosted {
+        let (ends, now, mut bytes) = (self.ends(), LazyCell::new(now), 0);
         while self.req.outstanding.flights.is_empty() && self.may_go_direct(port) {
+            if bytes >= MOST {
+                return DirectPosted::Some;
+            }
             let done = ends.try_direct_some(port, &self.common.sq);
             if done == 0 {
                 break;
@@ -226,6 +241,7 @@ impl Qp {
                 // First make room, then report: the thread that polls the completion may post at
                 // once.
                 let Some((len, report)) = self.common.sq.pop_if(look) else { break };
+                bytes += len;
                 self.count_direct(true, len);
                 if let Some(cqe) = report {
                     port.hca.complete_send(self.common.init.send_cq, cqe);
@@ -234,7 +250,7 @@ impl Qp {
         }
         let is_done = self.common.sq.is_empty();
         self.common.shared.set_may_go_direct(is_done);
-        is_done
+        if is_done { DirectPosted::All } else { DirectPosted::UpToOne }
     }
 
     /// Whether a request may be executed at once, if nothing is under way.

@@ -30,7 +30,7 @@ mod coalesce;
 pub(crate) mod completer;
 mod congestion;
 mod control;
-mod direct_access;
+pub(crate) mod direct_access;
 mod execute;
 mod fast_path;
 mod outstanding;

@@ -2,7 +2,7 @@
 
 use std::hint::cold_path;
 
-use feroce_engine::SendWr;
+use feroce_engine::{DirectPosted, SendWr};
 use feroce_train::{Instant, Single};
 use feroce_wire::Qpn;
 
@@ -44,12 +44,18 @@ impl Driver {
     /// Executes posted requests at once, as far as [`Engine::try_direct_posted`] can, unless
     /// another thread uses the engine. False: the doorbell must be rung for the others.
     pub(crate) fn try_direct_posted(&self, qpn: Qpn) -> bool {
-        let Some(mut state) = self.try_state() else { return false };
-        let is_done = state.engine.try_direct_posted(|| self.now(), qpn);
-        state.tell();
-        drop(state);
-        self.wakes.run();
-        is_done
+        loop {
+            let Some(mut state) = self.try_state() else { return false };
+            let done = state.engine.try_direct_posted(|| self.now(), qpn);
+            state.tell();
+            drop(state);
+            self.wakes.run();
+            match done {
+                DirectPosted::All => return true,
+                DirectPosted::Some => {}
+                DirectPosted::UpToOne => return false,
+            }
+        }
     }
 
     /// Sends the single waiting request of a queue pair, if [`Engine::try_fast_path`] can and no
