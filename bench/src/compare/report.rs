@@ -278,9 +278,9 @@ mod tests {
     #[test]
     fn a_claim_is_met_missed_or_unknown() {
         let claim = &TABLES[0].claims[0];
-        assert_eq!(claim.wanted, Some(Wanted::AtLeast(0.8)));
-        assert_eq!(report(10.0, claim.of, 8.0).is_met(claim), Some(true));
-        assert_eq!(report(10.0, claim.of, 7.9).is_met(claim), Some(false));
+        assert_eq!(claim.wanted, Some(Wanted::AtLeast(1.0)));
+        assert_eq!(report(10.0, claim.of, 10.0).is_met(claim), Some(true));
+        assert_eq!(report(10.0, claim.of, 9.9).is_met(claim), Some(false));
         let mut unknown = report(10.0, "", 0.0);
         unknown.series.iter_mut().for_each(|series| series.runs.clear());
         assert_eq!(unknown.is_met(claim), None);
