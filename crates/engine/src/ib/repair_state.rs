@@ -7,11 +7,11 @@ use feroce_wire::Psn;
 pub(super) struct Repair {
     /// The peer keeps packets behind one that is missing.
     pub(super) peer_keeps: bool,
-    /// The peer missed this packet, and everything from it on is being sent again.
+    /// The peer missed this packet, and the requester sends everything from it on again.
     went_back_to: Option<Psn>,
-    /// The peer misses this packet, and nothing else is sent again.
+    /// The peer misses this packet, and the requester sends nothing else again.
     pub(super) due: Option<Psn>,
-    /// The packet that was repaired last.
+    /// The packet that the requester sent again last, alone.
     pub(super) last: Option<Psn>,
 }
 
@@ -28,7 +28,7 @@ impl Repair {
         self.last == Some(una)
     }
 
-    /// Everything from some packet on is sent again, for whatever reason.
+    /// The requester sends everything from some packet on again, for whatever reason.
     pub(super) fn go_back(&mut self) {
         (self.went_back_to, self.due) = (None, None);
     }

@@ -1,10 +1,10 @@
 //! The end that uses disks of a target.
 
 mod disk;
+mod give_way;
 mod multipath;
 mod paths;
 mod queue;
-mod turns;
 
 use std::collections::BTreeSet;
 use std::future::poll_fn;

@@ -11,7 +11,7 @@ use std::task::{Context, Poll, Wake, Waker};
 use feroce::cm::{CmId, ConnParam, Connection, Connector, EventKind, Manager};
 use feroce::{Access, Buf, Mr, Pool, QpCap, RoutedBuf, Router, SendOp, WcStatus};
 
-use super::turns::Turns;
+use super::give_way::GiveWay;
 use crate::controller::{IN_CAPSULE, TRANSFER};
 use crate::error::HostError;
 use crate::wire::{CAPSULE, COMPLETION, CmRequest, Command, Completion, Sgl};
@@ -51,7 +51,7 @@ pub(super) struct HostQueue {
     data: Mr,
     /// The last command with each number, until it is known to be acknowledged.
     sent: Mutex<Vec<Option<RoutedBuf>>>,
-    turns: Turns,
+    give_way: GiveWay,
     inbox: Mutex<Inbox>,
     waiting: Arc<Waiting>,
     /// Bytes of data that a capsule may hold.
@@ -216,7 +216,7 @@ impl HostQueue {
             capsules,
             data,
             sent: Mutex::new((1..count).map(|_| None).collect()),
-            turns: Turns::default(),
+            give_way: GiveWay::default(),
             inbox: Mutex::new(Inbox {
                 posted: VecDeque::new(),
                 calls: vec![Call::Free; count - 1],
@@ -282,7 +282,7 @@ impl HostQueue {
         place.is_sent = true;
         // If it fails, the connection is lost, and so are the completions of commands.
         self.sent()[usize::from(place.cid)] = Some(sent);
-        self.turns.take_turn().await;
+        self.give_way.after_send().await;
         let completion = place.completion().await?;
         completion.status.ok().map_err(HostError::Command)?;
         if let Payload::In(bytes) = payload {
