@@ -254,6 +254,12 @@ impl Driver {
         self.control_then(f).0
     }
 
+    /// Does what was posted before now, as far as the link and the peers let it, before an
+    /// operation that asks what is complete. The caller holds no lock that a waker might take.
+    pub(crate) fn catch_up(&self) {
+        self.control(|_, _| ());
+    }
+
     /// Runs a control operation for a caller that holds a lock of its own: it releases that lock
     /// before it drops the second result, which wakes consumers.
     pub(crate) fn control_then<R>(

@@ -180,6 +180,7 @@ impl SoftCq {
         if let Some(rings) = &self.rings {
             return rings.resize(self.id, depth);
         }
+        self.driver.catch_up();
         let mut poller = self.poller();
         let resize = |s: &mut State, _| s.engine.resize_cq(self.id, &mut poller, depth);
         let (resized, wakes) = self.driver.control_then(resize);

@@ -229,6 +229,7 @@ impl Rings {
     /// that is deeper than the others does no harm.
     pub(super) fn resize(&self, id: CqId, depth: u32) -> Result<(), Error> {
         for ring in &self.all {
+            ring.driver.catch_up();
             let mut poller = ring.poller();
             let resize = |s: &mut State, _| s.engine.resize_cq(id, &mut poller, depth);
             let (resized, wakes) = ring.driver.control_then(resize);

@@ -7,7 +7,7 @@ use std::thread;
 
 use super::LIMIT;
 use super::stub::replace_link;
-use crate::{Access, Context, Device, Mr, Qp, QpCap, SendOp, SendWr};
+use crate::{Access, Context, Device, Error, Mr, Qp, QpCap, ResizeError, SendOp, SendWr};
 
 /// A device whose link has stopped in `send`, with a train that reads `mr`.
 struct Stopped {
@@ -138,6 +138,32 @@ fn a_queue_pair_that_is_destroyed_leaves_no_train_that_reads_its_memory() {
     soon("destroying the queue pair", move || drop(qp));
     assert_eq!(driver.link().waiting_of(1), 0);
     soon("deregistering", move || mr.dereg().unwrap());
+}
+
+#[test]
+fn a_queue_is_not_made_smaller_than_what_was_posted_before_completes_with() {
+    let contexts = ["127.184.0.16", "127.184.0.17"]
+        .map(|address| Device::at([address.parse().unwrap()]).open().unwrap());
+    let [(mut qp, cq, pd), (peer, ..)] = contexts.each_ref().map(|context| {
+        let (pd, cq) = (context.alloc_pd().unwrap(), context.create_cq(8).unwrap());
+        (pd.uc_qp(&cq, &cq, QpCap::new(4, 4)).create().unwrap(), cq, pd)
+    });
+    qp.connect(&peer.endpoint().unwrap()).unwrap();
+    let mr = pd.alloc_mr(64, Access::LOCAL_WRITE).unwrap();
+    let driver = contexts[0].driver().unwrap();
+    // Another thread owns the link while the requests are posted, and leaves them to the next.
+    let link = driver.link();
+    qp.post_send((0..4).map(|id| SendWr::new(id, SendOp::Send, mr.data(0..64)))).unwrap();
+    let resized = thread::scope(|scope| {
+        let resizing = scope.spawn(|| cq.resize(2));
+        while !driver.locks.is_outer_awaited() {
+            thread::yield_now();
+        }
+        drop(link);
+        resizing.join().unwrap()
+    });
+    let refused = ResizeError::TooSmall { waiting: 4 };
+    assert!(matches!(resized, Err(Error::Resize(error)) if error == refused), "{resized:?}");
 }
 
 #[test]
