@@ -129,3 +129,30 @@ fn no_consumer_sleeps_over_a_record() {
         assert!(!sleeps || woken.load(Ordering::Relaxed) == 1, "asleep, and no producer wakes it");
     });
 }
+
+#[test]
+fn no_producer_waits_beside_room() {
+    loom::model(|| {
+        let memory = Memory::new();
+        let (mut producer, mut consumer) = halves(&memory);
+        let mut stage = move || producer.stage(4, |out| out.fill(7)) == Ok(true);
+        assert!(stage() && stage(), "two records fill the ring");
+        // The producer shows them before another thread begins to take them out.
+        memory.0.tail.store(32, Ordering::Release);
+        let woken = Arc::new(AtomicU32::new(0));
+        let (waker, flag) = (Arc::clone(&woken), memory.clone());
+        let taking = thread::spawn(move || {
+            assert_eq!(pop(&mut consumer), Some(7));
+            if must_wake(&flag.0.sleeping) {
+                waker.store(1, Ordering::Relaxed);
+            }
+        });
+        fall_asleep(&memory.0.sleeping);
+        let has_room = stage();
+        taking.join().expect("the receiver does not fail");
+        assert!(
+            has_room || woken.load(Ordering::Relaxed) == 1,
+            "the producer waits, and the consumer does not wake it"
+        );
+    });
+}
