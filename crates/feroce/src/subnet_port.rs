@@ -10,8 +10,9 @@ use std::os::fd::{AsFd as _, BorrowedFd};
 use std::sync::Arc;
 
 use feroce_engine::{Config, Engine};
-use feroce_link::port::Welcome;
+use feroce_link::port::{PortSocket, Welcome};
 use feroce_link::{Logger, PortConfig, PortLink};
+use feroce_local::RingChannel;
 use feroce_train::{Framing, GidEntry, LinkLayer};
 use feroce_umad::{Adapter, AdapterPort, Host, Watch};
 use feroce_wire::mad::{PhysicalState, PortState as LinkState};
@@ -70,7 +71,8 @@ pub(crate) fn join(
     let (socket_path, log) = (host.socket.clone(), log.clone());
     let place = SubnetPlace { host, address: port.0.address };
     let config = PortConfig { socket: socket_path, address: None, ecn: false, origin_ns, log };
-    let link = PortLink::attached(config, socket, welcome)?;
+    let channel = RingChannel::offer(PortSocket::of(socket)?)?;
+    let link = PortLink::attached(config, channel, welcome)?;
     let monitor = SubnetMonitor::new(watch, port)?;
     Ok(Some(Joined { slot: attached.slot, place, link, monitor }))
 }

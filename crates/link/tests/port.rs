@@ -127,7 +127,8 @@ fn an_attached_port_carries_infiniband() {
     let (ours, theirs) = UnixStream::pair().expect("sockets");
     // The kind of socket is of no importance to one message at a time.
     let config = PortConfig { address: None, ecn: false, ..config(Path::new("fabric")) };
-    let link = PortLink::attached(config, ours.into(), WELCOME).expect("a port");
+    let channel = Box::new(PortSocket::of(ours.into()).expect("a socket"));
+    let link = PortLink::attached(config, channel, WELCOME).expect("a port");
     let mut link = Verified::new(link, IcrcPolicy::Strict);
     let local = |lid| PortAddr { gid: Gid::ZERO, lid: Lid(lid) };
     let (src, dst, framing) = (local(3), local(8), Framing::InfiniBand);

@@ -223,6 +223,10 @@ struct Control {
     tail: AtomicU32,
     /// The consumer can read the memory of the producer.
     may_send_remote: AtomicU32,
+    /// The consumer sleeps, if it does not say so elsewhere.
+    sleeping: AtomicU32,
+    /// The producer waits for room, if it waits.
+    starving: AtomicU32,
 }
 
 // SAFETY: atomic words, in `repr(C)`.
@@ -269,6 +273,16 @@ impl RingMap {
     /// Publishes whether the consumer can read the memory of the producer.
     pub(super) fn set_may_send_remote(&self, may: bool) {
         self.control().may_send_remote.store(may.into(), Ordering::Relaxed);
+    }
+
+    /// Where the consumer of a [`PortRings`](crate::PortRings) says that it sleeps.
+    pub(super) fn sleeping(&self) -> &AtomicU32 {
+        &self.control().sleeping
+    }
+
+    /// Where its producer says that it waits for room.
+    pub(super) fn starving(&self) -> &AtomicU32 {
+        &self.control().starving
     }
 
     fn control(&self) -> &Control {

@@ -461,7 +461,7 @@ fn empty(area: &Slot) {
 
 /// Allocates the memory of a part of a file. Without it, access to the mapping would raise `SIGBUS`
 /// and end the process when memory runs out.
-fn reserve(file: &File, start: usize, len: usize) -> io::Result<()> {
+pub(super) fn reserve(file: &File, start: usize, len: usize) -> io::Result<()> {
     let (start, len) = (start as libc::off_t, len as libc::off_t);
     Ok(fallocate(file, FallocateFlags::empty(), start, len)?)
 }

@@ -3,6 +3,7 @@
 mod common;
 mod direct_access;
 mod port_owner;
+mod port_rings;
 mod remote_payload;
 mod remote_payload_engine;
 mod shm;

@@ -8,7 +8,7 @@ use crate::adapter::Adapter;
 use crate::bytes::{Bytes, put_address, put_text};
 
 /// The first bytes of a request. The number at the end counts the versions of the format.
-const MAGIC: [u8; 16] = *b"feroce subnet  3";
+const MAGIC: [u8; 16] = *b"feroce subnet  4";
 
 /// What a program registers for, as it told the library.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]

@@ -9,13 +9,14 @@
 //! left, and until then the carrier takes no more trains. So a link that is slow, or paused, holds
 //! the engine back.
 
+mod channel;
 mod message;
 mod socket;
 
 use std::collections::VecDeque;
 use std::fmt;
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::path::{Path as FilePath, PathBuf};
 
 use feroce_train::{Ecn, Instant, LinkCaps, Path, RxMeta, RxTrain, Single, Train};
@@ -25,6 +26,7 @@ use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags};
 use crate::icrc::{ICRC_LEN, MAX_TRAIN_BYTES, MAX_TRAIN_PACKETS, Sealer};
 use crate::{Carrier, Control, LinkCounters, Logger, annotate};
 
+pub use channel::PortChannel;
 pub use message::{
     Answer, CREDIT_LEN, MAX_MESSAGE, RECORD_LEN, Record, Request, Welcome, wire_len,
 };
@@ -70,7 +72,7 @@ pub struct PortLink {
     config: PortConfig,
     welcome: Welcome,
     /// Nothing when the fabric has ended.
-    socket: Option<PortSocket>,
+    channel: Option<Box<dyn PortChannel>>,
     /// Multicast groups: the port is a member as long as the connection lasts.
     groups: Vec<(Gid, PortSocket)>,
     epoll: Epoll,
@@ -106,24 +108,24 @@ impl PortLink {
         let request = Request::Port(config.address.unwrap_or_default()).emit();
         let (socket, answer) = ask(&config.socket, &request)?;
         match answer {
-            Answer::Welcome(welcome) => Self::new(config, socket, welcome),
+            Answer::Welcome(welcome) => Self::attached(config, Box::new(socket), welcome),
             Answer::InUse => Err(io::ErrorKind::AddrInUse.into()),
             Answer::Refused(text) => Err(io::Error::other(format!("the fabric: {text}"))),
         }
     }
 
-    /// The carrier of a port that the fabric has opened already, on the connection to it.
-    pub fn attached(config: PortConfig, socket: OwnedFd, welcome: Welcome) -> io::Result<Self> {
-        Self::new(config, PortSocket::of(socket)?, welcome)
-    }
-
-    fn new(config: PortConfig, socket: PortSocket, welcome: Welcome) -> io::Result<Self> {
+    /// The carrier of a port that the fabric has opened already, on the channel to it.
+    pub fn attached(
+        config: PortConfig,
+        channel: Box<dyn PortChannel>,
+        welcome: Welcome,
+    ) -> io::Result<Self> {
         let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)?;
-        epoll.add(&socket, EpollEvent::new(EpollFlags::EPOLLIN, 0))?;
+        epoll.add(channel.wait_fd(), EpollEvent::new(EpollFlags::EPOLLIN, 0))?;
         Ok(Self {
             config,
             welcome,
-            socket: Some(socket),
+            channel: Some(channel),
             groups: Vec::new(),
             epoll,
             credit: welcome.credit.into(),
@@ -162,8 +164,8 @@ impl PortLink {
     /// The fabric has ended: there is nothing to wait for any more.
     #[cold]
     fn lose_fabric(&mut self) -> io::Error {
-        if let Some(socket) = self.socket.take() {
-            let _ = self.epoll.delete(&socket);
+        if let Some(channel) = self.channel.take() {
+            let _ = self.epoll.delete(channel.wait_fd());
         }
         let at = self.config.socket.display();
         io::Error::new(
@@ -208,8 +210,8 @@ impl PortLink {
             self.counters.tx_full += 1;
             return Ok(0);
         }
-        let Some(socket) = &self.socket else { return Ok(taken) };
-        match socket.send(&self.outbox) {
+        let Some(channel) = &mut self.channel else { return Ok(taken) };
+        match channel.send(&self.outbox) {
             Sent::Done => Ok(taken),
             Sent::Full => {
                 (self.credit, self.counters) = (before, counted);
@@ -220,11 +222,11 @@ impl PortLink {
         }
     }
 
-    /// Takes a message from the socket; false if there is none.
-    fn fetch(&mut self) -> io::Result<bool> {
-        let Some(socket) = &self.socket else { return Ok(false) };
+    /// Takes a message from the channel; false if there is none.
+    fn fetch(&mut self, now: Instant) -> io::Result<bool> {
+        let Some(channel) = &mut self.channel else { return Ok(false) };
         let mut buffer = self.spare.pop().unwrap_or_else(|| vec![0; MAX_MESSAGE]);
-        let received = socket.receive(&mut buffer);
+        let received = channel.receive(now, &mut buffer);
         let Received::Message(len) = received else {
             self.spare.push(buffer);
             return if received == Received::Gone { Err(self.lose_fabric()) } else { Ok(false) };
@@ -359,7 +361,7 @@ impl Carrier for PortLink {
     }
 
     fn send(&mut self, now: Instant, trains: &[Train]) -> io::Result<usize> {
-        if self.socket.is_none() {
+        if self.channel.is_none() {
             self.counters.tx_lost += trains.iter().map(|t| u64::from(t.count)).sum::<u64>();
             return Ok(trains.len());
         }
@@ -388,7 +390,7 @@ impl Carrier for PortLink {
             if self.next_arrival().is_some_and(|at| at <= now) {
                 self.deliver(sink);
                 taken += 1;
-            } else if self.held_bytes >= MAX_HELD || !self.fetch()? {
+            } else if self.held_bytes >= MAX_HELD || !self.fetch(now)? {
                 break;
             }
         }
@@ -396,7 +398,11 @@ impl Carrier for PortLink {
     }
 
     fn arm(&mut self, now: Instant) -> bool {
-        self.next_arrival().is_none_or(|at| at.nanos_since(now) > IMMINENT_NS)
+        let is_imminent = self.next_arrival().is_some_and(|at| at.nanos_since(now) <= IMMINENT_NS);
+        // What waits behind as much as may be held is fetched when some of that has arrived.
+        let mut may_sleep =
+            |channel: &mut Box<dyn PortChannel>| channel.arm() || self.held_bytes >= MAX_HELD;
+        !is_imminent && self.channel.as_mut().is_none_or(&mut may_sleep)
     }
 
     fn poll_timeout(&self) -> Option<Instant> {

@@ -94,7 +94,7 @@ impl PortSocket {
     }
 
     /// A connection that exists already.
-    pub(super) fn of(socket: OwnedFd) -> io::Result<Self> {
+    pub fn of(socket: OwnedFd) -> io::Result<Self> {
         let socket = Socket::from(socket);
         socket.set_nonblocking(true)?;
         Ok(Self(socket))

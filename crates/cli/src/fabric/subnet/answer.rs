@@ -93,7 +93,7 @@ pub(super) fn answer(conn: ConnId, request: Request, from: Sources<'_>) -> (Answ
         },
         Request::Attach { host, port } => match find_port(&host, port) {
             Some(at) => match from.processes.attach(conn, at, rate_bps(subnet, at)) {
-                Some(attached) => return (Answer::Attached(attached), Some(Role::Attached)),
+                Some(attached) => return (Answer::Attached(attached), Some(Role::ATTACHED)),
                 None => refused(Errno::EBUSY),
             },
             None => refused(Errno::ENODEV),

@@ -2,7 +2,8 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use feroce_link::port::{PortSocket, Sent};
+use feroce_link::port::{PortSocket, Received, Sent};
+use feroce_local::{Offered, PortRings};
 use feroce_subnet::{FileId, Port, PortRef, Subnet, UserMad};
 use feroce_umad::{Joiner, pieces};
 
@@ -19,14 +20,30 @@ pub(super) enum Role {
     New,
     /// It carries datagrams of a port that is open.
     Open(FileId),
-    /// It carries packets of a process.
-    Attached,
+    /// It carries packets of a process, through rings if the process has offered some.
+    Attached(Packets),
     /// It holds a service for a process.
     Claim,
     /// It keeps a port in a multicast group.
     Member,
     /// It says what the adapter of a node is like.
     Watch(Watched),
+}
+
+impl Role {
+    /// A process that is attached to a port from now on.
+    pub(super) const ATTACHED: Self = Self::Attached(Packets::Unknown);
+}
+
+/// How the packets of a process come.
+#[derive(Debug)]
+pub(super) enum Packets {
+    /// The process has sent nothing yet.
+    Unknown,
+    /// Through the socket.
+    Socket,
+    /// Through rings; the socket wakes who sleeps.
+    Rings(PortRings),
 }
 
 /// An adapter that a program watches.
@@ -75,12 +92,76 @@ pub(super) struct Conn {
     outgoing: VecDeque<(Vec<u8>, bool)>,
     /// The fabric waits until the socket has room.
     pub(super) is_full: bool,
+    /// The process has ended, and what it has sent before may still be in its rings.
+    pub(super) is_gone: bool,
 }
 
 impl Conn {
     pub(super) fn new(socket: PortSocket) -> Self {
         let (outgoing, joiner) = (VecDeque::new(), Joiner::default());
-        Self { socket, role: Role::New, joiner, outgoing, is_full: false }
+        Self { socket, role: Role::New, joiner, outgoing, is_full: false, is_gone: false }
+    }
+
+    /// Receives a message.
+    pub(super) fn receive(&mut self, buffer: &mut [u8]) -> Received {
+        let Role::Attached(packets) = &mut self.role else { return self.socket.receive(buffer) };
+        match packets {
+            Packets::Unknown => match PortRings::accept(&self.socket, buffer) {
+                Offered::Rings(rings) => {
+                    *packets = Packets::Rings(rings);
+                    Received::Nothing
+                }
+                Offered::Other(received) => {
+                    if received != Received::Nothing {
+                        *packets = Packets::Socket;
+                    }
+                    received
+                }
+            },
+            Packets::Socket => self.socket.receive(buffer),
+            Packets::Rings(rings) => match rings.receive(&self.socket, buffer) {
+                Received::Nothing if self.is_gone => Received::Gone,
+                received => received,
+            },
+        }
+    }
+
+    /// Sends a message of `len` bytes, which `write` writes to where it is sent from: that may be
+    /// `buffer`.
+    pub(super) fn send_with(
+        &mut self,
+        len: usize,
+        buffer: &mut Vec<u8>,
+        write: impl Fn(&mut [u8]),
+    ) -> Sent {
+        if let Role::Attached(Packets::Rings(rings)) = &mut self.role {
+            return rings.send_with(&self.socket, len, write);
+        }
+        buffer.resize(len, 0);
+        write(buffer);
+        self.socket.send(buffer)
+    }
+
+    /// The socket beside the rings is readable: the process has rung, or has ended. Returns false
+    /// if it has ended.
+    pub(super) fn hear(&mut self) -> bool {
+        if let Role::Attached(Packets::Rings(rings)) = &mut self.role {
+            self.is_gone = !rings.hear(&self.socket);
+        }
+        !self.is_gone
+    }
+
+    /// Whether there is a message in the rings, or the end of the process to be noticed.
+    pub(super) fn has_mail(&mut self) -> bool {
+        self.is_gone || self.rings().is_some_and(|rings| !rings.is_empty())
+    }
+
+    /// The rings, if packets come through some.
+    pub(super) fn rings(&mut self) -> Option<&mut PortRings> {
+        match &mut self.role {
+            Role::Attached(Packets::Rings(rings)) => Some(rings),
+            _ => None,
+        }
     }
 
     pub(super) fn queue(&mut self, mad: &UserMad) {

@@ -12,7 +12,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use feroce_fabric::FlowControl;
-use feroce_link::port::{MAX_MESSAGE, PortSocket, RECORD_LEN, Record, Sent, wire_len};
+use feroce_link::port::{CREDIT_LEN, MAX_MESSAGE, RECORD_LEN, Record, Sent, wire_len};
 use feroce_local::Target;
 use feroce_subnet::{
     DataRun, Landing, Part, PortRef, Receipt, Subnet, Traffic, TrafficEvent, TrunkMessage, Way,
@@ -23,7 +23,7 @@ use feroce_wire::mad::{Class, MadHeader};
 use feroce_wire::{Bth, Deth, Grh, Lrh, Qpn};
 
 use super::absent::Answer;
-use super::conn::ConnId;
+use super::conn::{Conn, ConnId};
 use crate::fabric::packet::Run;
 
 /// Bytes that a process may have under way. Credit is returned by quarters, and a quarter and the
@@ -440,7 +440,7 @@ impl Processes {
         self.ready.difference(&self.full).copied().collect()
     }
 
-    /// The socket of a process may have room again.
+    /// There may be room for messages to a process again.
     pub(super) fn has_room(&mut self, conn: ConnId) {
         self.full.remove(&conn);
     }
@@ -450,13 +450,13 @@ impl Processes {
         &mut self,
         now: Instant,
         conn: ConnId,
-        (socket, message): (&PortSocket, &mut Vec<u8>),
+        (to, message): (&mut Conn, &mut Vec<u8>),
         subnet: &mut Subnet,
     ) -> Told {
         loop {
             let Some(process) = self.by_conn.get_mut(&conn) else { return Told::Gone };
-            let count = write(process, message);
-            match socket.send(message) {
+            let (len, count) = next_message(process);
+            match to.send_with(len, message, |out| write(process, count, out)) {
                 Sent::Done => {}
                 Sent::Full => {
                     process.full_since.get_or_insert(now);
@@ -481,23 +481,28 @@ impl Processes {
     }
 }
 
-/// Writes the next message for a process. Returns how many runs of packets are in it.
-fn write(process: &Process, out: &mut Vec<u8>) -> usize {
-    out.clear();
-    out.extend(process.credit.to_ne_bytes());
-    let mut count = 0;
+/// How long the next message for a process is, and how many runs of packets are in it.
+fn next_message(process: &Process) -> (usize, usize) {
+    let (mut len, mut count) = (CREDIT_LEN, 0);
     for packets in &process.arriving {
-        if count > 0 && out.len() + packets.len() > MAX_MESSAGE {
+        if count > 0 && len + packets.len() > MAX_MESSAGE {
             break;
         }
-        let at = out.len();
-        out.resize(at + RECORD_LEN, 0);
-        let record = packets.record();
-        record.emit_head(&mut out[at..]);
-        out.extend_from_slice(record.bytes);
+        len += packets.len();
         count += 1;
     }
-    count
+    (len, count)
+}
+
+/// Writes a message for a process with so many runs of packets.
+fn write(process: &Process, count: usize, mut out: &mut [u8]) {
+    let mut next = |len| out.split_off_mut(..len).unwrap_or_default();
+    next(CREDIT_LEN).copy_from_slice(&process.credit.to_ne_bytes());
+    for packets in process.arriving.iter().take(count) {
+        let record = packets.record();
+        record.emit_head(next(RECORD_LEN));
+        next(record.bytes.len()).copy_from_slice(record.bytes);
+    }
 }
 
 /// Whether a process has taken nothing for longer than packets may wait for it.

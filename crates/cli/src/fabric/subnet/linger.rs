@@ -8,6 +8,7 @@
 use nix::Result;
 use nix::sys::epoll::{Epoll, EpollEvent, EpollTimeout};
 
+use super::mail::Looking;
 use crate::fabric::pace::monotonic_ns;
 
 /// How long the process looks for packets before it sleeps: a few times what an answer takes.
@@ -15,6 +16,12 @@ const LINGER_NS: u64 = 50_000;
 
 /// A process that yields and runs again later than this has competition for its processor.
 const CROWDED_NS: u64 = 500_000;
+
+/// How long the process may look at rings alone before it looks at descriptors.
+const RINGS_ONLY_NS: u64 = 10_000;
+
+/// How often the process looks at rings before it gives the processor to others.
+const LOOKS: u32 = 16;
 
 /// How long the process sleeps at once after it has seen competition.
 const REMEMBER_NS: u64 = 20_000_000;
@@ -24,6 +31,8 @@ const REMEMBER_NS: u64 = 20_000_000;
 pub(super) struct Linger {
     until_ns: u64,
     crowded_until_ns: u64,
+    /// When it last looked at descriptors.
+    looked_ns: u64,
 }
 
 impl Linger {
@@ -32,19 +41,37 @@ impl Linger {
         self.until_ns = monotonic_ns() + LINGER_NS;
     }
 
-    /// Waits until a descriptor is ready. The process sleeps for `timeout` at most.
+    /// Waits until a descriptor is ready, or there is mail. The process sleeps for `timeout` at
+    /// most.
     pub(super) fn wait(
         &mut self,
         epoll: &Epoll,
         events: &mut [EpollEvent],
         timeout: EpollTimeout,
+        mail: &mut Looking<'_>,
     ) -> Result<usize> {
-        while self.stays() {
-            let ready = epoll.wait(events, EpollTimeout::ZERO)?;
-            if ready > 0 {
+        loop {
+            let has_mail = (0..LOOKS).any(|_| {
+                std::hint::spin_loop();
+                mail.look()
+            });
+            if has_mail {
+                self.extend();
+            } else if !self.stays() {
+                break;
+            }
+            let now = monotonic_ns();
+            let ready = if now.saturating_sub(self.looked_ns) > RINGS_ONLY_NS {
+                self.looked_ns = now;
+                epoll.wait(events, EpollTimeout::ZERO)?
+            } else {
+                0
+            };
+            if has_mail || ready > 0 {
                 return Ok(ready);
             }
         }
+        let timeout = if mail.sleep() { EpollTimeout::ZERO } else { timeout };
         epoll.wait(events, timeout)
     }
 
@@ -65,6 +92,9 @@ impl Linger {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeMap;
+
+    use super::super::mail::Mail;
     use super::*;
     use nix::sys::epoll::{EpollCreateFlags, EpollFlags};
     use nix::sys::eventfd::{EfdFlags, EventFd};
@@ -75,18 +105,20 @@ mod tests {
         let fd = EventFd::from_flags(EfdFlags::EFD_NONBLOCK).unwrap();
         epoll.add(&fd, EpollEvent::new(EpollFlags::EPOLLIN, 7)).unwrap();
         let mut events = [EpollEvent::empty(); 2];
-        let mut linger = Linger::default();
+        let (mut linger, mut mail) = (Linger::default(), Mail::default());
+        let (mut conns, mut unread) = (BTreeMap::new(), Vec::new());
+        let mut mail = mail.of(&mut conns, &mut unread);
         for stays in [false, true] {
             if stays {
                 linger.extend();
             }
-            assert_eq!(linger.wait(&epoll, &mut events, EpollTimeout::ZERO), Ok(0));
+            assert_eq!(linger.wait(&epoll, &mut events, EpollTimeout::ZERO, &mut mail), Ok(0));
             assert!(!linger.stays(), "it has looked for as long as it may");
             fd.write(1).unwrap();
             if stays {
                 linger.extend();
             }
-            assert_eq!(linger.wait(&epoll, &mut events, EpollTimeout::NONE), Ok(1));
+            assert_eq!(linger.wait(&epoll, &mut events, EpollTimeout::NONE, &mut mail), Ok(1));
             assert_eq!(events[0].data(), 7);
             fd.read().unwrap();
         }

@@ -4,9 +4,9 @@
 //! requests of programs, [`addresses`] the IP addresses of hosts, [`data`] the packets of queue
 //! pairs, [`members`] the processes that are in multicast groups, [`issm`] the files by which
 //! subnet managers say that they run, [`manager`] a subnet manager that the fabric starts itself,
-//! [`linger`] how the process waits, [`report`] what the fabric says of itself, [`taps`] copies of
-//! packets for captures. [`meeting`] and [`trunks`] join the processes of a fabric in several
-//! parts.
+//! [`linger`] how the process waits, [`mail`] where it looks for packets, [`report`] what the
+//! fabric says of itself, [`taps`] copies of packets for captures. [`meeting`] and [`trunks`] join
+//! the processes of a fabric in several parts.
 
 mod absent;
 mod addresses;
@@ -15,6 +15,7 @@ mod conn;
 mod data;
 mod issm;
 mod linger;
+mod mail;
 mod manager;
 mod meeting;
 mod members;

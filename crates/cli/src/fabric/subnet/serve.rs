@@ -6,7 +6,7 @@ use std::sync::mpsc::{Receiver, SyncSender};
 use std::time::Duration;
 
 use anyhow::Context as _;
-use feroce_link::port::{CREDIT_LEN, MAX_MESSAGE, PortListener, Received, Record, Sent};
+use feroce_link::port::{MAX_MESSAGE, PortListener, Received, Sent};
 use feroce_subnet::{
     Change as PortChange, FileId, Net, Output, PortRef, Programs, SendError, Subnet, TrunkMessage,
     UserMad,
@@ -21,9 +21,10 @@ use nix::sys::eventfd::{EfdFlags, EventFd};
 use super::addresses::Addresses;
 use super::answer::{Sources, answer, describe};
 use super::conn::{Conn, ConnId, Reregistrations, Role, Watched};
-use super::data::{Processes, Told};
+use super::data::Processes;
 use super::issm::IsSm;
 use super::linger::Linger;
+use super::mail::Mail;
 use super::manager::Manager;
 use super::meeting::{Meeting, PartArgs};
 use super::members::{Member, Members};
@@ -51,9 +52,6 @@ const MAX_READY: usize = 64;
 const MAX_MESSAGES: usize = 64;
 /// Messages with packets of a connection that one turn takes.
 const MAX_PACKET_MESSAGES: usize = 4;
-/// Messages with packets that are taken from a process before its port leaves a group: as many as
-/// the credit of a process allows to be under way, if each has one short packet.
-const MAX_BEFORE_LEAVING: usize = 4096;
 /// Ports that have waited for so long for each other are shown as a circle.
 const STUCK: Duration = Duration::from_millis(50);
 /// The longest sleep: an interrupt of the user is noticed after it.
@@ -72,6 +70,8 @@ pub(in super::super) struct Server {
     started_ns: u64,
     epoll: Epoll,
     linger: Linger,
+    /// Connections whose rings the process looks at.
+    mail: Mail,
     listener: PortListener,
     wake: Arc<EventFd>,
     orders: Receiver<Order>,
@@ -130,6 +130,7 @@ impl Server {
             started_ns: monotonic_ns(),
             epoll,
             linger: Linger::default(),
+            mail: Mail::default(),
             listener,
             wake,
             orders,
@@ -212,7 +213,8 @@ impl Server {
     fn wait(&mut self) -> anyhow::Result<()> {
         let mut events = [EpollEvent::empty(); MAX_READY];
         let timeout = self.timeout();
-        let ready = match self.linger.wait(&self.epoll, &mut events, timeout) {
+        let mut mail = self.mail.of(&mut self.conns, &mut self.unread);
+        let ready = match self.linger.wait(&self.epoll, &mut events, timeout, &mut mail) {
             Err(Errno::EINTR) => 0,
             other => other?,
         };
@@ -226,13 +228,9 @@ impl Server {
                 held if held & HELD != 0 => self.end_manager(port_of(held))?,
                 trunk if trunk & TRUNK != 0 => self.read_trunk((trunk & !TRUNK) as usize)?,
                 conn => match self.conns.get(&conn).map(|conn| &conn.role) {
-                    Some(Role::Attached) => {
-                        if event.events().contains(EpollFlags::EPOLLOUT) {
-                            self.processes.has_room(conn);
-                            self.set_full(conn, false)?;
-                        }
+                    Some(Role::Attached(_)) => {
                         self.linger.extend();
-                        self.unread.push(conn);
+                        self.take_ready(conn, event.events())?;
                     }
                     _ => {
                         self.is_touched = true;
@@ -271,7 +269,7 @@ impl Server {
     /// The length of the next message of a connection, which is in the buffer then; none if there
     /// is no message, or no connection any more.
     fn receive(&mut self, id: ConnId) -> Option<usize> {
-        match self.conns.get_mut(&id)?.socket.receive(&mut self.buffer) {
+        match self.conns.get_mut(&id)?.receive(&mut self.buffer) {
             Received::Message(len) => Some(len),
             Received::Nothing => None,
             Received::Gone => {
@@ -295,7 +293,7 @@ impl Server {
                 }
                 Role::Open(file) => *file,
                 // A program that watches or holds something has nothing to say.
-                Role::Attached | Role::Watch(_) | Role::Claim | Role::Member => return Ok(()),
+                Role::Attached(_) | Role::Watch(_) | Role::Claim | Role::Member => return Ok(()),
             };
             let whole = conn.joiner.take(message);
             if let Some(mad) = whole.and_then(|bytes| UserMad::parse(&bytes)) {
@@ -303,37 +301,6 @@ impl Server {
                 self.settle(now())?;
             }
         }
-        Ok(())
-    }
-
-    /// Takes packets that a process has sent, in so many messages at most.
-    fn read_packets(&mut self, id: ConnId, most: usize) -> anyhow::Result<()> {
-        for _ in 0..most {
-            let Some(len) = self.receive(id) else { return Ok(()) };
-            let now = now();
-            let message = self.buffer.get(..len).unwrap_or_default();
-            let mut rest = message.get(CREDIT_LEN..).unwrap_or_default();
-            while let Some(record) = Record::take(&mut rest) {
-                self.processes.send(now, id, &record, &mut self.subnet);
-            }
-            self.taps.show_data(&mut self.subnet, self.processes.take_passed());
-            self.hand_out(now)?;
-        }
-        Ok(())
-    }
-
-    /// Tells processes what has arrived for them.
-    fn hand_out(&mut self, now: Instant) -> anyhow::Result<()> {
-        for id in self.processes.ready() {
-            let Some(conn) = self.conns.get(&id) else { continue };
-            let to = (&conn.socket, &mut self.message);
-            match self.processes.tell(now, id, to, &mut self.subnet) {
-                Told::All => {}
-                Told::Full => self.set_full(id, true)?,
-                Told::Gone => self.close(id),
-            }
-        }
-        self.taps.show_data(&mut self.subnet, self.processes.take_passed());
         Ok(())
     }
 
@@ -418,28 +385,12 @@ impl Server {
                     self.files.remove(&file);
                     self.programs.close(file);
                 }
-                Role::Attached => self.processes.close(now(), id, &mut self.subnet),
+                Role::Attached(_) => self.processes.close(now(), id, &mut self.subnet),
                 Role::Claim => self.processes.release(id),
                 Role::Member => self.leaving.extend(self.members.remove(id).map(|it| (id, it))),
                 Role::New | Role::Watch(_) => {}
             }
         }
-    }
-
-    /// Has the ports leave groups that their processes take part in no more.
-    fn leave_groups(&mut self) -> anyhow::Result<()> {
-        for (id, member) in std::mem::take(&mut self.leaving) {
-            // When the subnet manager hears of it, switches forward no more from this port to the
-            // group. What the port has sent before goes first.
-            for process in self.processes.of(member.at) {
-                self.read_packets(process, MAX_BEFORE_LEAVING)?;
-            }
-            // The answer is nothing that programs wait for; its number is that of the connection.
-            if let Some(packet) = member.leave(&self.subnet, id as u32) {
-                self.subnet.send(now(), member.at, packet);
-            }
-        }
-        Ok(())
     }
 
     /// Hands out what the subnet has for programs.
@@ -490,6 +441,10 @@ impl Server {
         let Some(conn) = self.conns.get_mut(&id).filter(|conn| conn.is_full != is_full) else {
             return Ok(());
         };
+        if conn.rings().is_some() {
+            // The process rings when there is room.
+            return Ok(());
+        }
         conn.is_full = is_full;
         let room = if is_full { EpollFlags::EPOLLOUT } else { EpollFlags::empty() };
         let mut event = EpollEvent::new(EpollFlags::EPOLLIN | room, id);
@@ -588,5 +543,6 @@ fn now() -> Instant {
 }
 
 mod joined;
+mod packets;
 #[cfg(test)]
 mod tests;

@@ -3,7 +3,7 @@
 use std::os::fd::{AsRawFd as _, OwnedFd};
 use std::thread;
 
-use feroce_link::port::RECORD_LEN;
+use feroce_link::port::{CREDIT_LEN, RECORD_LEN, Record};
 use feroce_train::{Framing, PortAddr, RxMeta};
 use feroce_umad::{Host, Registration, pieces};
 use feroce_wire::mad::{Attribute, Class, MAD_LEN, Method};
