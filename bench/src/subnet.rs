@@ -13,6 +13,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
 use clap::Parser;
+use feroce::{Access, Context, Cq, Device, Mr, Pd, Qp, QpCap, SendOp, SendWr, Settings, WcStatus};
 
 /// Measures an InfiniBand fabric: needs opensm and perftest.
 #[derive(Parser)]
@@ -23,6 +24,9 @@ struct Args {
     /// How often to measure; the best run counts
     #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u16).range(1..))]
     rounds: u16,
+    /// Measures in this process: messages between two hosts of a fabric, or between two addresses
+    #[arg(long, hide = true, num_args = 2, value_names = ["FROM", "TO"])]
+    between: Option<Vec<String>>,
 }
 
 /// Switches between the two hosts of a chain.
@@ -147,12 +151,99 @@ fn measure(make: impl Fn(bool, &str) -> Command, test: &str, column: usize) -> R
     Ok(value.parse()?)
 }
 
+/// Two addresses of this machine, for a process that is at both.
+const ADDRESSES: [&str; 2] = ["127.0.0.61", "127.0.0.62"];
+/// Messages of one measurement in one process.
+const MESSAGES: u32 = 40_000;
+/// How often they are measured; the best counts.
+const REPEATS: u32 = 8;
+/// Receives that each end has posted.
+const RECEIVES: u64 = 16;
+
+/// An end of a connection inside this process.
+struct End {
+    qp: Qp,
+    cq: Cq,
+    mr: Mr,
+    _pd: Pd,
+}
+
+impl End {
+    fn new(context: &Context) -> Result<Self> {
+        let (pd, cq) = (context.alloc_pd()?, context.create_cq(64)?);
+        let mr = pd.alloc_mr(64, Access::LOCAL_WRITE)?;
+        let qp = pd.rc_qp(&cq, &cq, QpCap::new(32, 32)).create()?;
+        Ok(Self { qp, cq, mr, _pd: pd })
+    }
+
+    /// Polls until a message has arrived, and posts its receive again.
+    fn take(&mut self) -> Result<()> {
+        loop {
+            let Some(cqe) = self.cq.poll_one() else { continue };
+            ensure!(cqe.status == WcStatus::Success, "{:?}", cqe.status);
+            if cqe.wr_id < RECEIVES {
+                return Ok(self.qp.post_recv([self.mr.recv(cqe.wr_id, 0..64)])?);
+            }
+        }
+    }
+}
+
+/// The device of this process at an address, or on a host of the fabric in which it runs.
+fn device(name: &str) -> Result<Context> {
+    let Ok(address) = name.parse() else {
+        let settings = Settings { host: Some(name.to_owned()), ..Settings::load()? };
+        let device = Device::list_with(&settings)?.into_iter().next();
+        return Ok(device.context("no device")?.open_with(settings)?);
+    };
+    Ok(Device::at([address]).open()?)
+}
+
+/// Microseconds of a message of 8 bytes from one end to the other. One thread is at both ends, so
+/// that the process of a fabric has a processor of its own where there are two.
+#[expect(clippy::disallowed_methods, reason = "the time that passes is what is measured")]
+fn between(names: &[String]) -> Result<f64> {
+    let contexts = names.iter().map(|name| device(name)).collect::<Result<Vec<_>>>()?;
+    let mut ends = contexts.iter().map(End::new).collect::<Result<Vec<_>>>()?;
+    for (own, other) in [(0, 1), (1, 0)] {
+        let endpoint = ends[other].qp.endpoint()?;
+        ends[own].qp.connect(&endpoint)?;
+        for id in 0..RECEIVES {
+            let end = &mut ends[own];
+            end.qp.post_recv([end.mr.recv(id, 0..64)])?;
+        }
+    }
+    let mut best = f64::MAX;
+    for _ in 0..REPEATS {
+        let before = Instant::now();
+        for n in 0..MESSAGES {
+            let (from, to) = (n as usize % 2, (n as usize + 1) % 2);
+            let end = &mut ends[from];
+            end.qp.post_send([SendWr::new(RECEIVES, SendOp::Send, end.mr.data(0..8))])?;
+            ends[to].take()?;
+        }
+        best = best.min(before.elapsed().as_secs_f64() * 1e6 / f64::from(MESSAGES));
+    }
+    Ok(best)
+}
+
+/// Measures in a process that runs in a fabric, or beside it.
+fn in_one_process(mut command: Command) -> Result<f64> {
+    let output = command.output()?;
+    let text = String::from_utf8(output.stdout)?;
+    let why = || format!("{text}{}", String::from_utf8_lossy(&output.stderr));
+    text.trim().parse().with_context(why)
+}
+
 fn verdict(is_met: bool) -> &'static str {
     if is_met { "met" } else { "missed" }
 }
 
 fn main() -> Result<()> {
     let args = Args::parse();
+    if let Some(names) = &args.between {
+        println!("{}", between(names)?);
+        return Ok(());
+    }
     let feroce = fs::canonicalize(&args.feroce)?;
     let folder = std::env::temp_dir().join(format!("feroce-subnet-{}", std::process::id()));
     fs::create_dir(&folder)?;
@@ -170,10 +261,16 @@ fn run(args: &Args, feroce: &Path, folder: &Path) -> Result<()> {
     };
     // Bandwidth and latency: through shared memory, and over each chain.
     let mut best = [(0.0_f64, f64::MAX); 1 + CHAINS.len()];
+    // And of messages between two ends in one process: beside the fabric, and over one switch.
+    let mut pair = [f64::MAX; 2];
+    let this = std::env::current_exe()?;
+    let between =
+        |names: [&str; 2]| format!("{} --between {} {}", this.display(), names[0], names[1]);
     let mut seconds = [f64::MAX; TREES.len()];
     for _ in 0..args.rounds {
         let (bandwidth, latency) = (measure(shared, BANDWIDTH, 3)?, measure(shared, LATENCY, 4)?);
         best[0] = (best[0].0.max(bandwidth), best[0].1.min(latency));
+        pair[0] = pair[0].min(in_one_process(shared(true, &between(ADDRESSES)))?);
         for (best, switches) in best[1..].iter_mut().zip(CHAINS) {
             let (fabric, _) = Fabric::up(feroce, folder, &chain(switches))?;
             let over = |is_server: bool, words: &str| {
@@ -181,6 +278,10 @@ fn run(args: &Args, feroce: &Path, folder: &Path) -> Result<()> {
             };
             let (bandwidth, latency) = (measure(over, BANDWIDTH, 3)?, measure(over, LATENCY, 4)?);
             *best = (best.0.max(bandwidth), best.1.min(latency));
+            if switches == 1 {
+                let words = between(["Host1", "Host2"]);
+                pair[1] = pair[1].min(in_one_process(fabric.program("Host1", &words))?);
+            }
         }
         for (best, size) in seconds.iter_mut().zip(TREES) {
             *best = best.min(Fabric::up(feroce, folder, &tree(size))?.1);
@@ -198,6 +299,13 @@ fn run(args: &Args, feroce: &Path, folder: &Path) -> Result<()> {
             verdict(added <= MOST_PER_SWITCH)
         );
     }
+    let [apart, over] = pair;
+    println!(
+        "both ends in one thread: SEND 8 B {apart:.2} us by packets, {over:.2} us over one switch, \
+         {:.2} us more (at most {MOST_PER_SWITCH}: {})",
+        over - apart,
+        verdict(over - apart <= MOST_PER_SWITCH)
+    );
     for (taken, (leaves, spines, hosts)) in seconds.into_iter().zip(TREES) {
         let (hosts, switches) = (leaves * hosts, leaves + spines);
         print!("{hosts} hosts, {switches} switches: up after {taken:.2} s");

@@ -4,19 +4,25 @@
 //! Both processes have the same runtime, and TCP connections have `TCP_NODELAY`. The libraries
 //! alternate, round by round, because a shared machine is not the same from one minute to the next;
 //! a figure is the best of all rounds. Ratios are of `feroce-rpc` to the other.
+//!
+//! `--anchors` measures beside them what no library for calls does: echoes by active messages of
+//! UCX, whose program spins, and the rate of READs of 1 MiB by `feroce perf`.
 
 mod feroce;
 mod grpc;
 mod tarpc;
 mod tcp;
+mod ucx;
 
 use std::io::{BufRead as _, BufReader};
 use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
 use clap::{Parser, ValueEnum};
+use serde_json::Value;
 
 /// Bytes in an echo.
 const LEN: usize = 64;
@@ -24,6 +30,8 @@ const LEN: usize = 64;
 const MANY: usize = 32;
 /// Bytes to fetch.
 const BLOB: usize = 1 << 20;
+/// How long a server may take to be ready.
+const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Compares libraries for calls.
 #[derive(Parser)]
@@ -43,6 +51,9 @@ struct Args {
     /// Only these calls.
     #[arg(long, value_enum, value_delimiter = ',')]
     calls: Vec<Calls>,
+    /// Measure UCX and this `feroce perf` as well.
+    #[arg(long, value_name = "FEROCE")]
+    anchors: Option<PathBuf>,
     /// Serve calls of this library.
     #[arg(long, hide = true)]
     serve: Option<Library>,
@@ -157,14 +168,96 @@ fn main() -> Result<()> {
         some => some,
     };
     let mut best: Vec<Option<Figures>> = vec![None; libraries.len()];
-    for _ in 0..args.rounds {
+    let mut anchors = Anchors::default();
+    for round_number in 0..args.rounds {
+        if let Some(feroce) = &args.anchors {
+            anchors.measure(feroce, round_number as u16)?;
+        }
         for (&library, best) in libraries.iter().zip(&mut best) {
             let figures = round(library, &args, &runtime)?;
             *best = Some(best.map_or(figures, |best| best.best(figures)));
         }
     }
     print(libraries, &best);
+    if args.anchors.is_some() {
+        anchors.print(best.first().copied().flatten());
+    }
     Ok(())
+}
+
+/// What is measured beside the libraries.
+#[derive(Debug)]
+struct Anchors {
+    /// Microseconds of an echo by UCX, over each transport.
+    ucx_us: [f64; UCX.len()],
+    /// Gbit/s of READs of 1 MiB.
+    read: f64,
+}
+
+/// Transports of UCX: their names, and how many times the time of its echo ours may take.
+const UCX: [(&str, f64); 2] = [("tcp", 1.0), ("shm", 2.0)];
+/// Which part of the rate of READs fetches reach at least.
+const LEAST_OF_READS: f64 = 0.8;
+
+impl Default for Anchors {
+    fn default() -> Self {
+        Self { ucx_us: [f64::MAX; UCX.len()], read: 0.0 }
+    }
+}
+
+impl Anchors {
+    fn measure(&mut self, feroce: &Path, round: u16) -> Result<()> {
+        for (n, ((transport, _), best)) in (0..).zip(UCX.into_iter().zip(&mut self.ucx_us)) {
+            *best = best.min(ucx::echo_us(transport, round * UCX.len() as u16 + n)?);
+        }
+        self.read = self.read.max(reads(feroce)?);
+        Ok(())
+    }
+
+    fn print(&self, ours: Option<Figures>) {
+        let Some(ours) = ours else { return };
+        let verdict = |is_met| if is_met { "met" } else { "missed" };
+        for ((transport, most), theirs) in UCX.into_iter().zip(self.ucx_us) {
+            let ratio = ours.echo_us / theirs;
+            let verdict = verdict(ratio <= most);
+            println!(
+                "echo by UCX over {transport}: {theirs:.1} us, ratio {ratio:.2} (at most {most}: \
+                 {verdict})"
+            );
+        }
+        let fetches = BLOB as f64 * 8.0 / 1e3 / ours.fetch_us;
+        let ratio = fetches / self.read;
+        println!(
+            "READs of 1 MiB by `feroce perf read bw`: {:.1} Gbit/s; fetches, one at a time: \
+             {fetches:.1} Gbit/s, ratio {ratio:.2} (at least {LEAST_OF_READS}: {})",
+            self.read,
+            verdict(ratio >= LEAST_OF_READS)
+        );
+    }
+}
+
+/// Gbit/s of READs of 1 MiB, by two processes of `feroce perf`.
+fn reads(feroce: &Path) -> Result<f64> {
+    let perf = |words: &[&str]| {
+        let mut command = Command::new(feroce);
+        command.args(["perf", "read", "bw"]).args(words).stdin(Stdio::null());
+        command
+    };
+    let mut server = perf(&[]);
+    let _peer = Peer(server.stdout(Stdio::null()).stderr(Stdio::null()).spawn()?);
+    let blob = BLOB.to_string();
+    let begun = now();
+    // The client fails until the server listens.
+    let output = loop {
+        let output = perf(&["-s", &blob, "-D", "1", "--json", "127.0.0.1"]).output()?;
+        let is_early = !output.status.success() && begun.elapsed() < PATIENCE;
+        if !is_early {
+            break output;
+        }
+    };
+    let said: Value = serde_json::from_slice(&output.stdout)
+        .with_context(|| String::from_utf8_lossy(&output.stderr).into_owned())?;
+    said["gbit_per_s"].as_f64().with_context(|| said.to_string())
 }
 
 fn print(libraries: &[Library], best: &[Option<Figures>]) {
