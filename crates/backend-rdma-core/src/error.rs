@@ -67,6 +67,8 @@ pub enum Feature {
     OwnEvents,
     /// Addresses of InfiniBand itself: GIDs and services.
     IbAddresses,
+    /// Datagrams of the port space that is for connections, too.
+    IbDatagrams,
 }
 
 impl fmt::Display for Feature {
@@ -84,6 +86,7 @@ impl fmt::Display for Feature {
             Self::QpByNumber => "queue pairs known by number",
             Self::OwnEvents => "events of the consumer in an event channel",
             Self::IbAddresses => "addresses of InfiniBand",
+            Self::IbDatagrams => "datagrams of the port space IB",
         })
     }
 }

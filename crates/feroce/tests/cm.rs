@@ -45,11 +45,15 @@ fn next_of(channels: [&EventChannel; 2]) -> Event {
 /// An id that is ready to connect to the peer.
 fn resolved(channel: &EventChannel, space: PortSpace, to: SocketAddr) -> CmId {
     let id = channel.create_id(space).unwrap();
+    resolve(channel, &id, to);
+    id
+}
+
+fn resolve(channel: &EventChannel, id: &CmId, to: SocketAddr) {
     id.resolve_addr(None, to, 1000).unwrap();
-    assert_eq!(expect(channel, EventKind::AddrResolved).id, id);
+    assert_eq!(expect(channel, EventKind::AddrResolved).id, *id);
     id.resolve_route(1000).unwrap();
     expect(channel, EventKind::RouteResolved);
-    id
 }
 
 fn listening(channel: &EventChannel, space: PortSpace, ip: Ipv4Addr) -> CmId {
@@ -63,7 +67,7 @@ fn qp_for(id: &CmId) -> Qp {
     let context = id.context().unwrap();
     let cq = context.create_cq(64).unwrap();
     let pd = context.alloc_pd().unwrap();
-    let qp = match id.port_space().is_datagrams() {
+    let qp = match id.is_datagrams() {
         false => pd.rc_qp(&cq, &cq, QpCap::new(16, 16)),
         true => pd.ud_qp(&cq, &cq, QpCap::new(16, 16)),
     };
@@ -281,6 +285,39 @@ fn datagram_services_are_found() {
     let id = resolved(&asking, PortSpace::Udp, elsewhere);
     id.connect(&ConnParam::default()).unwrap();
     assert_eq!(expect(&asking, EventKind::Unreachable).status, 1);
+}
+
+#[test]
+fn a_service_of_the_port_space_ib_is_for_connections_or_for_datagrams() {
+    let ((server, ip), (client, _)) = (host(146, 1), host(146, 2));
+    let (asked, asking) = (server.event_channel().unwrap(), client.event_channel().unwrap());
+    let make = |channel: &EventChannel, is_datagrams: bool| match is_datagrams {
+        true => channel.create_datagram_id().unwrap(),
+        false => channel.create_id(PortSpace::Ib).unwrap(),
+    };
+    for of_service in [true, false] {
+        let listener = make(&asked, of_service);
+        listener.bind((ip, 0).into()).unwrap();
+        listener.listen(16).unwrap();
+        for of_client in [true, false] {
+            let id = make(&asking, of_client);
+            assert_eq!((id.port_space(), id.is_datagrams()), (PortSpace::Ib, of_client));
+            resolve(&asking, &id, listener.local_addr().unwrap());
+            let _qp = qp_for(&id);
+            id.connect(&ConnParam::default()).unwrap();
+            if of_client == of_service {
+                let request = expect(&asked, EventKind::ConnectRequest).id;
+                assert_eq!(request.is_datagrams(), of_service);
+                let _there = qp_for(&request);
+                request.accept(&ConnParam::default()).unwrap();
+                let ud = expect(&asking, EventKind::Established).ud;
+                assert_eq!(ud.map(|ud| ud.qkey), of_service.then_some(UDP_QKEY));
+            } else {
+                let refused = if of_client { EventKind::Unreachable } else { EventKind::Rejected };
+                expect(&asking, refused);
+            }
+        }
+    }
 }
 
 #[test]

@@ -137,6 +137,11 @@ impl Id {
         self.space
     }
 
+    /// Whether it is for datagrams.
+    pub fn is_datagrams(&self) -> bool {
+        self.space.is_datagrams()
+    }
+
     /// The channel where its events come out.
     pub fn channel(&self) -> Arc<Channel> {
         Arc::clone(&self.channel.lock().unwrap_or_else(PoisonError::into_inner))
@@ -275,7 +280,7 @@ impl Id {
     /// Gives the id a queue pair, which it brings up and down from now on.
     pub fn use_qp(&self, qp: &Arc<Qp>, qpn: Qpn, srq: bool) -> Result<(), Error> {
         let is_ud = qp.qp_type() == QpType::Ud;
-        if is_ud != self.space.is_datagrams() {
+        if is_ud != self.is_datagrams() {
             return Err(Error::WrongQp);
         }
         let used = Used { qp: Arc::clone(qp), qpn: qpn.get(), srq };
@@ -333,7 +338,7 @@ impl Id {
     /// Accepts a connect request.
     pub fn accept(&self, param: &ConnParam) -> Result<(), Error> {
         let used = self.state().qp.clone();
-        if let Some(used) = used.filter(|_| !self.space.is_datagrams()) {
+        if let Some(used) = used.filter(|_| !self.is_datagrams()) {
             self.bring_up(&used, Some(param))?;
         }
         let mut out = self.param(param);

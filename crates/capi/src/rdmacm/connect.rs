@@ -36,7 +36,7 @@ unsafe fn param(
     given: *const rdma_conn_param,
     usual: &ConnParam,
 ) -> Result<ConnParam, Errno> {
-    let is_connected = !id.id.port_space().is_datagrams();
+    let is_connected = !id.id.is_datagrams();
     let mut private_data = std::mem::take(&mut id.private().prefix);
     if given.is_null() {
         // Without a queue pair, only the parameters can say which number it will have.
@@ -98,7 +98,7 @@ pub(crate) unsafe extern "C-unwind" fn rdma_accept(
     // SAFETY: rdma_accept(3): `public` is a live id, and `given` is NULL or points to parameters.
     let started = unsafe { accept(public, given) };
     // SAFETY: rdma_accept(3): `public` is a live id.
-    if unsafe { Id::of(public) }.id.port_space().is_datagrams() {
+    if unsafe { Id::of(public) }.id.is_datagrams() {
         // Nothing more will happen to it.
         return status(started);
     }
@@ -163,7 +163,7 @@ pub(crate) unsafe extern "C-unwind" fn rdma_disconnect(public: *mut rdma_cm_id) 
     let adopted = qp::adopt(id);
     let started = adopted.and_then(|()| id.id.disconnect().map_err(Errno::from));
     show_qp_state(id);
-    if id.id.port_space().is_datagrams() {
+    if id.id.is_datagrams() {
         // Nothing more will happen to it.
         return status(started);
     }

@@ -91,10 +91,6 @@ impl Id {
             RDMA_PS_TCP => PortSpace::Tcp,
             RDMA_PS_UDP => PortSpace::Udp,
             RDMA_PS_IPOIB => PortSpace::Ipoib,
-            // Datagrams by services of InfiniBand are not there yet.
-            RDMA_PS_IB if plan.qp_type == IBV_QPT_UD => {
-                return Err(Errno(libc::EPROTONOSUPPORT));
-            }
             RDMA_PS_IB => PortSpace::Ib,
             _ => return Err(Errno::INVALID),
         };
@@ -104,7 +100,11 @@ impl Id {
         // SAFETY: by this function's contract the channel of the plan is live, or this function has
         // made it.
         let behind = unsafe { Channel::of(channel) };
-        match behind.channel.create_id(space) {
+        let made = match space {
+            PortSpace::Ib if plan.qp_type == IBV_QPT_UD => behind.channel.create_datagram_id(),
+            _ => behind.channel.create_id(space),
+        };
+        match made {
             Ok(id) => Ok(Self::publish(&mut table::lock(), id, Plan { channel, ..plan }, is_sync)),
             Err(e) => {
                 if is_sync {

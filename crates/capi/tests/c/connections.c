@@ -252,6 +252,48 @@ static void too_late(void)
     CHECK(rdma_get_cm_event(channel, &event) == -1 && errno == EBADF);
 }
 
+/* Answers one request. */
+static void *serve(void *listening)
+{
+    struct rdma_cm_id *id;
+    CHECK(!rdma_get_request(listening, &id) && id->qp && id->qp_type == IBV_QPT_UD);
+    CHECK(!rdma_accept(id, NULL));
+    return id;
+}
+
+/* Datagrams of the port space that is for connections, too. */
+static void datagrams_of_infiniband(void)
+{
+    struct rdma_addrinfo *info, hints = { .ai_flags = RAI_PASSIVE | RAI_NUMERICHOST,
+                                          .ai_port_space = RDMA_PS_IB,
+                                          .ai_qp_type = IBV_QPT_UD };
+    struct ibv_qp_init_attr init = {
+        .cap = { .max_send_wr = 1, .max_recv_wr = 1, .max_send_sge = 1, .max_recv_sge = 1 },
+        .qp_type = IBV_QPT_UD,
+    };
+    struct rdma_cm_id *listening, *id, *there;
+    char port[8];
+    pthread_t thread;
+    CHECK(!rdma_getaddrinfo("127.122.0.7", "0", &hints, &info));
+    struct ibv_qp_init_attr of_requests = init;
+    CHECK(!rdma_create_ep(&listening, info, NULL, &of_requests));
+    CHECK(listening->ps == RDMA_PS_IB && listening->qp_type == IBV_QPT_UD);
+    CHECK(!rdma_listen(listening, 1));
+    rdma_freeaddrinfo(info);
+    CHECK(snprintf(port, sizeof port, "%d", ntohs(rdma_get_src_port(listening))) > 0);
+    hints.ai_flags = RAI_NUMERICHOST;
+    CHECK(!rdma_getaddrinfo("127.122.0.7", port, &hints, &info));
+    CHECK(!rdma_create_ep(&id, info, NULL, &init) && id->qp && id->qp_type == IBV_QPT_UD);
+    rdma_freeaddrinfo(info);
+    CHECK(!pthread_create(&thread, NULL, serve, listening));
+    CHECK(!rdma_connect(id, NULL) && id->event->event == RDMA_CM_EVENT_ESTABLISHED);
+    CHECK(!pthread_join(thread, (void **)&there));
+    CHECK(id->event->param.ud.qp_num == there->qp->qp_num);
+    rdma_destroy_ep(there);
+    rdma_destroy_ep(id);
+    rdma_destroy_ep(listening);
+}
+
 int main(void)
 {
     int count, context = 0;
@@ -269,6 +311,7 @@ int main(void)
     connected(listening, ours);
     rejected(listening, ours);
     given_queues(ours);
+    datagrams_of_infiniband();
     own_events(ours);
     names();
     CHECK(!rdma_destroy_id(listening));

@@ -69,6 +69,13 @@ impl EventChannel {
     pub fn create_id(&self, space: PortSpace) -> Result<CmId, Error> {
         either!(&self.side, channel => Ok(channel.create_id(space)?.into()))
     }
+
+    /// Creates an id for datagrams of [`PortSpace::Ib`]. The other port spaces are for connections
+    /// or for datagrams, and [`EventChannel::create_id`] is for them; this one is for both.
+    #[doc(alias = "rdma_create_ep")]
+    pub fn create_datagram_id(&self) -> Result<CmId, Error> {
+        either!(&self.side, channel => Ok(channel.create_datagram_id()?.into()))
+    }
 }
 
 /// Queries.
@@ -81,6 +88,11 @@ impl CmId {
     /// Its port space.
     pub fn port_space(&self) -> PortSpace {
         either!(&self.side, id => id.port_space())
+    }
+
+    /// Whether it is for datagrams, not for connections.
+    pub fn is_datagrams(&self) -> bool {
+        either!(&self.side, id => id.is_datagrams())
     }
 
     /// The channel that its events go to.

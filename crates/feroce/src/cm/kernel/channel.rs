@@ -5,7 +5,7 @@ use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::task::Poll;
 
-use feroce_backend_rdma_core::cm as hard;
+use feroce_backend_rdma_core::{Feature, cm as hard};
 use feroce_cm::rdma::PortSpace;
 
 use super::id::KernelId;
@@ -29,6 +29,10 @@ impl KernelChannel {
     pub(crate) fn create_id(&self, space: PortSpace) -> Result<KernelId, Error> {
         let id = hard::Id::create(&self.channel, space, next_number())?;
         Ok(KernelId::new(id, &self.manager))
+    }
+
+    pub(crate) fn create_datagram_id(&self) -> Result<KernelId, Error> {
+        Err(Error::Unsupported(Feature::IbDatagrams))
     }
 
     pub(crate) fn fd(&self) -> BorrowedFd<'_> {

@@ -106,8 +106,17 @@ impl SoftChannel {
 
     /// Creates an id whose events go to this channel.
     pub(crate) fn create_id(&self, space: PortSpace) -> Result<SoftId, Error> {
+        self.create((space, space.is_datagrams()))
+    }
+
+    /// Creates an id for datagrams of the port space that has connections, too.
+    pub(crate) fn create_datagram_id(&self) -> Result<SoftId, Error> {
+        self.create((PortSpace::Ib, true))
+    }
+
+    fn create(&self, kind: (PortSpace, bool)) -> Result<SoftId, Error> {
         let (manager, queue) = (&self.owner.manager, Arc::clone(&self.owner.queue));
-        let shared = Shared::new(next_number(), space, queue, Default::default());
+        let shared = Shared::new(next_number(), kind, queue, Default::default());
         let channel = Arc::clone(&self.owner);
         Ok(SoftId { owner: Owner::new(shared, Arc::clone(manager), channel) })
     }

@@ -189,9 +189,9 @@ impl SoftId {
             let most = s.engine.config().limits.max_rd_atomic;
             let cm = Service::of(s).ok_or(CmError::DeviceGone)?;
             let qpn = qp.map_or(param.qpn, |qp| qp.qpn);
-            let is_too_long = match id.space {
-                space if space.is_datagrams() => fill::<136>(&param.private_data).err(),
-                _ => rdma::accept(param).err(),
+            let is_too_long = match id.is_datagrams {
+                true => fill::<136>(&param.private_data).err(),
+                false => rdma::accept(param).err(),
             };
             if let Some(e) = is_too_long {
                 // As Linux does: the peer would wait for an answer that will not come.
@@ -202,7 +202,7 @@ impl SoftId {
                 }
                 return Err(CmError::from(e).into());
             }
-            if id.space.is_datagrams() {
+            if id.is_datagrams {
                 let private_data = fill(&param.private_data).map_err(CmError::from)?;
                 let reply = Reply { qpn, qkey, private_data };
                 cm.manager.reply(now, conn, &reply).map_err(CmError::from)?;
@@ -276,7 +276,7 @@ impl SoftId {
                 stage,
                 Stage::Connecting | Stage::Requested | Stage::Connected | Stage::Over
             );
-            let is_datagrams = id.space.is_datagrams() && has_begun;
+            let is_datagrams = id.is_datagrams && has_begun;
             if conn.is_none() && !is_datagrams {
                 return Err(CmError::WrongState.into());
             }

@@ -51,6 +51,11 @@ impl SoftId {
         self.owner.shared.space
     }
 
+    /// Whether it is for datagrams.
+    pub(crate) fn is_datagrams(&self) -> bool {
+        self.owner.shared.is_datagrams
+    }
+
     /// The local address, once it is bound.
     pub(crate) fn local_addr(&self) -> Option<SocketAddr> {
         self.shared().lock().local
@@ -120,10 +125,6 @@ impl SoftId {
 impl SoftId {
     pub(super) fn shared(&self) -> &Arc<Shared> {
         &self.owner.shared
-    }
-
-    pub(super) fn is_datagrams(&self) -> bool {
-        self.owner.shared.space.is_datagrams()
     }
 
     /// Sets an option, before the call that uses it. Linux says when: the reuse of an address can

@@ -118,6 +118,8 @@ pub(super) struct Inner {
 pub(crate) struct Shared {
     pub(super) number: u64,
     pub(super) space: PortSpace,
+    /// Whether it is for datagrams.
+    pub(super) is_datagrams: bool,
     /// The device of a request, until it has an owner.
     pub(super) device: Weak<SoftAdapter>,
     inner: Mutex<Inner>,
@@ -149,7 +151,7 @@ impl Shared {
 
     pub(super) fn new(
         number: u64,
-        space: PortSpace,
+        (space, is_datagrams): (PortSpace, bool),
         queue: Arc<Queue>,
         device: Weak<SoftAdapter>,
     ) -> Arc<Self> {
@@ -177,7 +179,7 @@ impl Shared {
             groups: Vec::new(),
         };
         let (inner, owner) = (Mutex::new(inner), Mutex::new(Weak::new()));
-        Arc::new(Self { number, space, device, inner, owner })
+        Arc::new(Self { number, space, is_datagrams, device, inner, owner })
     }
 
     pub(super) fn lock(&self) -> MutexGuard<'_, Inner> {

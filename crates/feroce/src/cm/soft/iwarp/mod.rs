@@ -409,7 +409,8 @@ impl IwarpService {
         }
         let asked = Arc::clone(&listening.id);
         let queue = Arc::clone(&asked.lock().queue);
-        let id = Shared::new(next_number(), PortSpace::Tcp, queue, Weak::clone(&self.device));
+        let id =
+            Shared::new(next_number(), (PortSpace::Tcp, false), queue, Weak::clone(&self.device));
         // The first revision of MPA says nothing about READs: the limits of this end apply.
         let (peer_ird, peer_ord) = request.reads().unwrap_or((u16::MAX, u16::MAX));
         let reads = |n: u16| u8::try_from(n).unwrap_or(u8::MAX);
