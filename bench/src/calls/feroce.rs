@@ -8,7 +8,7 @@ use feroce::cm::Manager;
 use feroce::{Device, Pool};
 use feroce_rpc::{Answer, Limits, Methods, Request, Server, ServerOptions};
 
-use super::BLOB;
+use super::{BLOB, FETCHES};
 
 const ECHO: u32 = 1;
 const FETCH: u32 = 2;
@@ -21,7 +21,7 @@ pub(super) async fn serve() -> Result<()> {
     let server = Server::bind(&manager()?, "127.0.0.1:0".parse()?, ServerOptions::default())?;
     println!("{}", server.local_addr());
     // The blob is written into registered memory once, and sent from there.
-    let blobs = Arc::new(Pool::new(server.pd(), 4, BLOB)?);
+    let blobs = Arc::new(Pool::new(server.pd(), FETCHES, BLOB)?);
     let methods = Methods::new()
         .on_call(ECHO, async |call| Ok(Answer::Copied(call.to_vec())))
         .on_call(FETCH, move |_| {
@@ -42,7 +42,7 @@ impl Client {
         let connected = feroce_rpc::Client::connect(&manager()?, to, Limits::default()).await;
         let (client, connection) = connected?;
         tokio::spawn(connection);
-        let pool = Pool::new(client.pd(), 2, BLOB)?;
+        let pool = Pool::new(client.pd(), FETCHES, BLOB)?;
         Ok(Self { client, pool })
     }
 
