@@ -44,6 +44,10 @@ const REFUSED: u8 = 0;
 /// Wakes the other end.
 const BELL: [u8; 1] = [0];
 
+/// Bells that are removed at a time. The other end may ring without end, and the socket stays
+/// readable then.
+const MAX_BELLS: usize = 64;
+
 /// How long a program may not notice that the fabric has ended, while it polls.
 const LOOK_NS: u64 = 1_000_000;
 
@@ -104,10 +108,18 @@ impl PortRings {
         self.rx.is_still_empty()
     }
 
-    /// Removes the bells of the socket. Returns false if the other end is gone: what it has sent
+    /// Removes bells from the socket. Returns false if the other end is gone: what it has sent
     /// before is in the ring.
-    pub fn hear(&mut self, socket: &PortSocket) -> bool {
-        hear(socket)
+    pub fn hear(socket: &PortSocket) -> bool {
+        let mut bell = BELL;
+        for _ in 0..MAX_BELLS {
+            match socket.receive(&mut bell) {
+                Received::Message(_) => {}
+                Received::Nothing => break,
+                Received::Gone => return false,
+            }
+        }
+        true
     }
 
     /// Prepares for a sleep on the socket: from now on the other end rings when it has sent
@@ -130,18 +142,6 @@ fn ring(socket: &PortSocket) -> Sent {
 fn has_hung_up(socket: &PortSocket) -> bool {
     let mut fds = [PollFd::new(socket.as_fd(), PollFlags::empty())];
     poll(&mut fds, PollTimeout::ZERO).is_ok_and(|ready| ready > 0)
-}
-
-/// Removes the bells of a socket. Returns false if the other end is gone.
-fn hear(socket: &PortSocket) -> bool {
-    let mut bell = BELL;
-    loop {
-        match socket.receive(&mut bell) {
-            Received::Message(_) => {}
-            Received::Nothing => return true,
-            Received::Gone => return false,
-        }
-    }
 }
 
 /// What the fabric finds when it looks for the first message of a program that is attached to a
@@ -273,7 +273,7 @@ impl PortChannel for RingChannel {
     fn arm(&mut self) -> bool {
         // Not before: another thread may sleep on the socket, and has to see that it is readable
         // although this one receives what the bell was for.
-        self.is_gone |= !hear(&self.socket);
+        self.is_gone |= !PortRings::hear(&self.socket);
         self.rings.arm() && !self.is_gone
     }
 

@@ -75,7 +75,7 @@ fn messages_pass_the_rings_and_only_who_sleeps_is_woken() {
     for (message, rings_bell) in [(&longest[..], true), (b"short", false)] {
         assert_eq!(program.send(message), Sent::Done);
         assert_eq!(is_readable(fabric.as_fd()), rings_bell);
-        assert!(rings.hear(&fabric));
+        assert!(PortRings::hear(&fabric));
         assert_eq!(rings.receive(&fabric, &mut buffer), Received::Message(message.len()));
         assert_eq!(&buffer[..message.len()], message);
         assert_eq!(rings.receive(&fabric, &mut buffer), Received::Nothing);
@@ -100,7 +100,7 @@ fn a_full_ring_takes_no_more_until_its_reader_rings() {
     assert!(!is_readable(fabric.as_fd()));
     assert_eq!(take(&mut *program).map(|it| it.len()), Some(message.len()));
     assert!(is_readable(fabric.as_fd()), "there is room");
-    assert!(rings.hear(&fabric) && rings.send(&fabric, &message) == Sent::Done);
+    assert!(PortRings::hear(&fabric) && rings.send(&fabric, &message) == Sent::Done);
     assert_eq!((0..).map_while(|_| take(&mut *program)).count(), sent);
     assert!(!is_readable(fabric.as_fd()), "the fabric does not wait for room");
 }
@@ -110,7 +110,7 @@ fn each_end_hears_of_the_end_of_the_other() {
     let (mut program, fabric, mut rings) = connected("program-ends");
     assert_eq!(program.send(b"last"), Sent::Done);
     drop(program);
-    assert!(!rings.hear(&fabric));
+    assert!(!PortRings::hear(&fabric));
     let mut buffer = vec![0; MAX_MESSAGE];
     assert_eq!(rings.receive(&fabric, &mut buffer), Received::Message(4), "it was sent before");
 

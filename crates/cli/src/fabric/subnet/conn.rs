@@ -145,9 +145,7 @@ impl Conn {
     /// The socket beside the rings is readable: the process has rung, or has ended. Returns false
     /// if it has ended.
     pub(super) fn hear(&mut self) -> bool {
-        if let Role::Attached(Packets::Rings(rings)) = &mut self.role {
-            self.is_gone = !rings.hear(&self.socket);
-        }
+        self.is_gone = !PortRings::hear(&self.socket);
         !self.is_gone
     }
 
