@@ -68,10 +68,10 @@ pub(crate) fn join(
     let (watch, adapter) = host.watch()?;
     let gone = || io::Error::new(io::ErrorKind::NotFound, "the adapter has no port");
     let port = SubnetState::of(&adapter).ok_or_else(gone)?;
+    let channel = RingChannel::offer(PortSocket::of(socket)?, log)?;
     let (socket_path, log) = (host.socket.clone(), log.clone());
     let place = SubnetPlace { host, address: port.0.address };
     let config = PortConfig { socket: socket_path, address: None, ecn: false, origin_ns, log };
-    let channel = RingChannel::offer(PortSocket::of(socket)?)?;
     let link = PortLink::attached(config, channel, welcome)?;
     let monitor = SubnetMonitor::new(watch, port)?;
     Ok(Some(Joined { slot: attached.slot, place, link, monitor }))

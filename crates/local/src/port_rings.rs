@@ -13,6 +13,7 @@ use std::fs::File;
 use std::io::{self, IoSlice};
 use std::os::fd::{AsFd as _, AsRawFd as _, BorrowedFd};
 
+use feroce_link::Logger;
 use feroce_link::port::{MAX_MESSAGE, PortChannel, PortSocket, Received, Sent};
 use feroce_ring::{ByteConsumer, ByteProducer, Corrupt, fall_asleep, must_wake};
 use feroce_train::Instant;
@@ -238,8 +239,14 @@ pub struct RingChannel {
 impl RingChannel {
     /// Offers rings to the fabric, on the socket of a port that this process was just attached to.
     /// Without rings, the channel is the socket itself.
-    pub fn offer(socket: PortSocket) -> io::Result<Box<dyn PortChannel>> {
-        let Ok((rings, files)) = PortRings::make() else { return Ok(Box::new(socket)) };
+    pub fn offer(socket: PortSocket, log: &Logger) -> io::Result<Box<dyn PortChannel>> {
+        let (rings, files) = match PortRings::make() {
+            Ok(made) => made,
+            Err(e) => {
+                log.info(format_args!("no rings to the fabric, only a socket: {e}"));
+                return Ok(Box::new(socket));
+            }
+        };
         let fds = files.each_ref().map(|file| file.as_raw_fd());
         let rights = [ControlMessage::ScmRights(&fds)];
         let (fd, data) = (socket.as_fd().as_raw_fd(), [IoSlice::new(&OFFER)]);
@@ -248,6 +255,7 @@ impl RingChannel {
         // Packets may be there before: no queue pair here has asked for them.
         while socket.await_answer(&mut answer)? != 1 {}
         if answer.first() != Some(&TAKEN) {
+            log.info(format_args!("no rings to the fabric, only a socket: it cannot map them"));
             return Ok(Box::new(socket));
         }
         Ok(Box::new(Self { rings, socket, is_gone: false, looked_at: Instant::ZERO }))

@@ -7,6 +7,7 @@ use std::os::unix::fs::FileExt as _;
 use std::path::Path;
 use std::thread;
 
+use feroce_link::Logger;
 use feroce_link::port::{MAX_MESSAGE, PortChannel, PortListener, PortSocket, Received, Sent};
 use feroce_local::{Offered, PortRings, RingChannel};
 use feroce_train::Instant;
@@ -51,7 +52,8 @@ fn first(fabric: &PortSocket) -> Offered {
 fn connected(name: &str) -> (Box<dyn PortChannel>, PortSocket, PortRings) {
     let (program, fabric) = sockets(name);
     thread::scope(|scope| {
-        let offering = scope.spawn(move || RingChannel::offer(program).expect("a channel"));
+        let offering = scope
+            .spawn(move || RingChannel::offer(program, &Logger::default()).expect("a channel"));
         let Offered::Rings(rings) = first(&fabric) else { panic!("no rings") };
         (offering.join().expect("a channel"), fabric, rings)
     })

@@ -84,6 +84,7 @@ mod tests {
     use std::path::PathBuf;
     use std::thread;
 
+    use feroce_link::Logger;
     use feroce_link::port::{MAX_MESSAGE, PortChannel, PortListener, PortSocket, Received, Sent};
     use feroce_local::RingChannel;
 
@@ -98,7 +99,7 @@ mod tests {
         let mut conn = Conn::new(listener.accept().unwrap().unwrap());
         conn.role = Role::ATTACHED;
         let channel = thread::scope(|scope| {
-            let offering = scope.spawn(|| RingChannel::offer(socket).unwrap());
+            let offering = scope.spawn(|| RingChannel::offer(socket, &Logger::default()).unwrap());
             let mut buffer = vec![0; MAX_MESSAGE];
             while conn.rings().is_none() {
                 assert_eq!(conn.receive(&mut buffer), Received::Nothing);
