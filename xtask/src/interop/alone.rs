@@ -45,6 +45,8 @@ const TESTS: &[Tests] = &[
          "the kernel outlives the process, and waits for it"),
         ("a_request_may_come_a_moment_before_its_listener",
          "the kernel refuses a request at once if there is no listener"),
+        ("a_service_of_the_port_space_ib_is_for_connections_or_for_datagrams",
+         "`rdma_create_id` makes ids of this port space for connections only"),
     ] },
     Tests { program: "objects", left_out: &[
         ("one_target_delivers_to_many_shared_queues",
