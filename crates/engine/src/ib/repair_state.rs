@@ -28,7 +28,7 @@ impl Repair {
         self.last == Some(una)
     }
 
-    /// The requester sends everything from some packet on again, for whatever reason.
+    /// The requester sends everything from some packet on again, and forgets what it repaired.
     pub(super) fn go_back(&mut self) {
         (self.went_back_to, self.due) = (None, None);
     }

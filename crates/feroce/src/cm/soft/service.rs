@@ -454,7 +454,7 @@ impl Service {
     ) {
         let Some(listener) = self.listeners.get(&listen_id).cloned() else { return };
         if listener.is_datagrams != req.is_none() {
-            // The service is of the other kind. The peer gets the answer that Linux gives.
+            // The service is of the other kind.
             let _ = self.manager.reject(now, conn, RejReason::CONSUMER, &[0; 148]);
             return self.manager.destroy(now, conn);
         }
