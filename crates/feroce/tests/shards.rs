@@ -10,8 +10,8 @@ use std::time::Duration;
 
 use feroce::cm::{Connector, Listener, Manager};
 use feroce::{
-    Access, Context, Cq, Dest, Device, Error, FaultConfig, Iova, Mr, Notify, Pd, Qp, QpCap, Rereg,
-    SendFlags, SendOp, SendWr, Settings, TransportKind, WcStatus,
+    Access, Context, Cq, Dest, Device, Error, FaultConfig, Iova, Mr, Notify, Pd, Qp, QpAttr, QpCap,
+    QpState, Rereg, ResizeError, SendFlags, SendOp, SendWr, Settings, TransportKind, WcStatus,
 };
 use nix::sched::sched_getaffinity;
 use nix::unistd::Pid;
@@ -301,6 +301,22 @@ fn a_queue_takes_a_new_depth_while_shards_complete_to_it() {
         assert!(a.cq.depth() >= depth as usize);
         write_everything(&mut a, &b);
     }
+}
+
+#[test]
+fn a_queue_that_holds_more_than_would_fit_keeps_its_depth_in_every_shard() {
+    let (mut a, b) = Host::pair(248, &settings());
+    let (depth, last) = (a.cq.depth(), QPS - 1);
+    assert_ne!(a.qps[last].qpn().get() >> 16, a.qps[0].qpn().get() >> 16);
+    a.qps[last].post_recv((0..16).map(|id| a.mr.recv(id, 0..8))).unwrap();
+    a.qps[last].modify(&QpAttr::to(QpState::Err)).unwrap();
+    let resized = a.cq.resize(8);
+    let refused = ResizeError::TooSmall { waiting: 16 };
+    assert!(matches!(resized, Err(Error::Resize(error)) if error == refused), "{resized:?}");
+    assert_eq!(a.cq.depth(), depth);
+    assert_eq!((0..).map_while(|_| a.cq.take_one()).count(), 16);
+    a.cq.resize(8).unwrap();
+    assert!(a.cq.depth() < depth && b.cq.depth() == depth);
 }
 
 #[test]

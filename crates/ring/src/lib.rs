@@ -10,6 +10,8 @@
 //!   allocating and without a bound that could overflow.
 //! * [`ByteProducer`] and [`ByteConsumer`]: a queue of byte records in memory that two processes
 //!   share and that neither trusts.
+//! * [`EventRequest`] and [`OneEvent`]: how a consumer that is about to sleep asks one queue, or
+//!   several, to be woken.
 //! * [`Life`]: how one of several threads gets the right to end an object that they share.
 //! * [`LockPair`]: two locks in one word, for threads that mostly need both.
 //! * [`Sleeper`]: what the thread of an owner says about its sleep, so that no wake-up is lost.
@@ -32,6 +34,7 @@ extern crate std;
 
 mod bytes;
 mod doorbell;
+mod event;
 mod life;
 mod lock_pair;
 mod sleep;
@@ -43,6 +46,7 @@ pub use bytes::{
     ByteConsumer, ByteProducer, Corrupt, MAX_BYTES, RingMemory, fall_asleep, must_wake,
 };
 pub use doorbell::{Doorbell, DoorbellOwner, DoorbellSet};
+pub use event::{EventRequest, OneEvent};
 pub use life::{Claim, Life, Unclaimed};
 pub use lock_pair::{BothGuards, InnerGuard, LockPair, OuterGuard, Park};
 pub use sleep::{Arming, Sleeper};

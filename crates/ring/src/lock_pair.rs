@@ -174,6 +174,13 @@ impl<A, B, P: Park> LockPair<A, B, P> {
         self.word.load(Ordering::Relaxed) & OUTER_WAITERS != 0
     }
 
+    /// Whether a thread waits for the inner lock. A thread that has it for long, again and again,
+    /// should not try it then: one that waits loses many attempts before it is the next owner.
+    #[inline]
+    pub fn is_inner_awaited(&self) -> bool {
+        self.word.load(Ordering::Relaxed) & INNER_WAITERS != 0
+    }
+
     /// No thread waits: those that did are in the parent of this process.
     pub fn forget_waiters(&self) {
         self.word.fetch_and(OUTER | INNER, Ordering::Relaxed);

@@ -6,7 +6,7 @@ pub(crate) use loom::{
     cell::UnsafeCell,
     sync::{
         Arc,
-        atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering, fence},
+        atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering, fence},
     },
 };
 
@@ -15,7 +15,7 @@ pub(crate) use self::native::UnsafeCell;
 #[cfg(not(loom))]
 pub(crate) use alloc::sync::Arc;
 #[cfg(not(loom))]
-pub(crate) use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering, fence};
+pub(crate) use core::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering, fence};
 
 /// What sequentially consistent accesses order, loom orders by fences only: it takes such accesses
 /// for those that acquire and release. Stands after each of the accesses that rely on it.

@@ -7,7 +7,11 @@
 
 extern crate alloc;
 
+#[path = "loom/events.rs"]
+mod events;
 mod model;
+#[path = "loom/shards.rs"]
+mod shards;
 #[path = "loom/shared.rs"]
 mod shared;
 #[path = "loom/sleep.rs"]

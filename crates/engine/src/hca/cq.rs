@@ -2,15 +2,13 @@
 //!
 //! The engine pushes entries into a ring; the consumer polls them without the engine. The engine
 //! decides once per batch of entries whether it must wake a consumer that sleeps: it publishes the
-//! entries and takes the arm state; the consumer arms and then looks at the ring. Every access to
-//! the arm state is a read-modify-write with acquire and release ordering. Of any two accesses, the
-//! later one therefore sees everything that happened before the earlier one: either the engine sees
-//! that the consumer has armed, or the consumer sees the entries.
+//! entries and takes what the consumer has asked for; the consumer asks and then looks at the ring
+//! ([`EventRequest`]).
 
 use alloc::sync::Arc;
-use core::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
+use core::sync::atomic::{AtomicUsize, Ordering};
 
-use feroce_ring::{Consumer, Producer};
+use feroce_ring::{Consumer, EventRequest, Producer};
 use feroce_wire::Qpn;
 
 use crate::hca::cqe::{Cqe, WcStatus};
@@ -33,14 +31,14 @@ pub enum Notify {
     Next = 2,
 }
 
-/// Bits of the arm state, beside those of [`Notify`]: the polling thread naps.
+/// A bit of what is asked for, beside those of [`Notify`]: the polling thread naps.
 const NAP: u8 = 4;
 
 /// State shared by the two sides of a completion queue.
 #[derive(Debug, Default)]
 struct CqShared {
     /// What was asked for since the last wake-up: bits of [`Notify`], and [`NAP`].
-    arm: AtomicU8,
+    asked: EventRequest,
     /// Entries that the engine has pushed so far, and those that the consumer has taken.
     pushed: AtomicUsize,
     taken: AtomicUsize,
@@ -117,12 +115,12 @@ impl CqPoller {
     /// poll once more after arming.
     #[doc(alias = "ibv_req_notify_cq")]
     pub fn arm(&self, notify: Notify) {
-        self.shared.arm.fetch_or(notify as u8, Ordering::AcqRel);
+        self.shared.asked.ask(notify as u8);
     }
 
     /// Takes back what was asked for and has not led to an event.
     pub fn disarm(&self) {
-        self.shared.arm.fetch_and(NAP, Ordering::AcqRel);
+        self.shared.asked.keep(NAP);
     }
 
     /// A polling thread is about to sleep briefly, and wants to be woken at the next completion
@@ -130,7 +128,7 @@ impl CqPoller {
     /// until the next completion even if the thread wakes up earlier: another thread that polls the
     /// same queue may still sleep.
     pub fn begin_nap(&self) -> bool {
-        self.shared.arm.fetch_or(NAP, Ordering::AcqRel);
+        self.shared.asked.ask(NAP);
         self.is_empty()
     }
 
@@ -213,19 +211,19 @@ impl Cq {
         let Some(reason) = self.fresh.take() else {
             return CqWake::default();
         };
-        let armed = self.shared.arm.swap(0, Ordering::AcqRel);
-        if armed == 0 {
+        let all = self.shared.asked.take();
+        if all == 0 {
             return CqWake::default();
         }
-        let asked = armed & !NAP;
+        let asked = all & !NAP;
         // The bit of the strongest request is the greater one.
         let event = asked >= reason as u8;
         if !event && asked != 0 {
             // The consumer still waits for a completion of another kind. If it armed again
             // meanwhile, it waits for that, too.
-            self.shared.arm.fetch_or(asked, Ordering::AcqRel);
+            self.shared.asked.ask(asked);
         }
-        CqWake { event, poller: armed & NAP != 0 }
+        CqWake { event, poller: all & NAP != 0 }
     }
 
     /// Replaces the ring by one of `depth` entries, moving what waits. `poller` must be the other

@@ -4,11 +4,11 @@ use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
 use std::io::{self, PipeReader, PipeWriter, Read as _, Write as _};
 use std::os::fd::{AsFd, BorrowedFd};
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::task::Waker;
 
 use feroce_engine::{AsyncEvent, CqId, Event, SrqId};
+use feroce_ring::OneEvent;
 use feroce_wire::Qpn;
 use nix::fcntl::{FcntlArg, OFlag, fcntl};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
@@ -264,32 +264,7 @@ impl Object {
 struct Channel {
     queue: Arc<ChannelQueue>,
     /// Whether the consumer waits for an event of the queue, if several shards complete to it.
-    asked: Option<Arc<Asked>>,
-}
-
-/// Whether a consumer waits for an event of a completion queue to which several shards complete.
-///
-/// The consumer asks, then arms the ring of each shard, then looks at the rings. A shard takes the
-/// arm state of its ring after it has published entries, and then takes this. So the shard whose
-/// ring was armed sees that the consumer asked, and of several such shards one gets the event.
-#[derive(Debug, Default)]
-pub(crate) struct Asked(AtomicBool);
-
-impl Asked {
-    /// The consumer is about to arm the rings.
-    pub(crate) fn ask(&self) {
-        self.0.store(true, Ordering::Release);
-    }
-
-    /// Whether the consumer waits for an event.
-    pub(crate) fn is_pending(&self) -> bool {
-        self.0.load(Ordering::Acquire)
-    }
-
-    /// Whether the consumer waits for an event, which it gets now.
-    fn take(&self) -> bool {
-        self.0.swap(false, Ordering::AcqRel)
-    }
+    asked: Option<Arc<OneEvent>>,
 }
 
 /// Which queue receives which event.
@@ -321,7 +296,12 @@ impl Dispatch {
     }
 
     /// Completion events of `cq`, to which other shards complete as well, go to `channel`.
-    pub(crate) fn attach_shared(&mut self, cq: CqId, queue: Arc<ChannelQueue>, asked: Arc<Asked>) {
+    pub(crate) fn attach_shared(
+        &mut self,
+        cq: CqId,
+        queue: Arc<ChannelQueue>,
+        asked: Arc<OneEvent>,
+    ) {
         self.channels.insert(cq, Channel { queue, asked: Some(asked) });
     }
 

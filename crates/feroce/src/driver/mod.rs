@@ -61,7 +61,7 @@ use crate::watch::Listener;
 pub(crate) use agent::Agent;
 use backoff::Backoff;
 pub(crate) use clock::Clock;
-pub(crate) use dispatch::{Asked, AsyncQueue, ChannelQueue, Dispatch, EventQueue, Object};
+pub(crate) use dispatch::{AsyncQueue, ChannelQueue, Dispatch, EventQueue, Object};
 pub(crate) use link_side::LinkSide;
 use link_side::OwnedLink;
 use locks::{Locks, Parking, StateGuard};

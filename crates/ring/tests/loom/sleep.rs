@@ -8,19 +8,19 @@ use super::Parking;
 
 /// What an eventfd is to the thread: readable once written, until read.
 #[derive(Default)]
-struct Wake {
+pub(super) struct Wake {
     written: Mutex<bool>,
     readable: Condvar,
 }
 
 impl Wake {
-    fn write(&self) {
+    pub(super) fn write(&self) {
         *self.written.lock().unwrap() = true;
         self.readable.notify_one();
     }
 
     /// Sleeps without a limit: a wake-up that is lost is a deadlock, which loom reports.
-    fn sleep(&self) {
+    pub(super) fn sleep(&self) {
         let mut written = self.written.lock().unwrap();
         while !*written {
             written = self.readable.wait(written).unwrap();

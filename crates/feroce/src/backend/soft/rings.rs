@@ -8,12 +8,12 @@
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use feroce_engine::{CqGauge, CqId, CqPoller, Cqe, CreateError, DestroyError, Notify};
-use feroce_ring::Arming;
+use feroce_engine::{CqGauge, CqId, CqPoller, Cqe, CreateError, DestroyError, Notify, ResizeError};
+use feroce_ring::{Arming, OneEvent};
 use feroce_wire::Qpn;
 
 use crate::Error;
-use crate::driver::{Asked, AsyncQueue, ChannelQueue, Driver, Looked, Object, Shards, State};
+use crate::driver::{AsyncQueue, ChannelQueue, Driver, Looked, Object, Shards, State};
 
 /// The rings of a completion queue.
 #[derive(Debug)]
@@ -25,7 +25,7 @@ pub(super) struct Rings {
     /// The ring that a thread looks at first, and the shard that it drives if all rings are empty.
     next: AtomicUsize,
     /// Whether the consumer waits for an event.
-    asked: Arc<Asked>,
+    asked: Arc<OneEvent>,
     /// Held by a thread that asks: another that asks at the same time must not take back what this
     /// one has asked for.
     asking: Mutex<()>,
@@ -47,6 +47,15 @@ impl Ring {
         self.poller.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    fn resize(&self, id: CqId, depth: u32) -> Result<(), ResizeError> {
+        let mut poller = self.poller();
+        let resize = |s: &mut State, _| s.engine.resize_cq(id, &mut poller, depth);
+        let (resized, wakes) = self.driver.control_then(resize);
+        drop(poller);
+        drop(wakes);
+        resized
+    }
+
     /// Takes a completion if one waits.
     fn take_one(&self) -> Option<Cqe> {
         if self.gauge.is_empty() {
@@ -64,7 +73,7 @@ impl Rings {
         queue: &Arc<ChannelQueue>,
         events: &Arc<AsyncQueue>,
     ) -> Result<(CqId, Self), Error> {
-        let asked = Arc::<Asked>::default();
+        let asked = Arc::<OneEvent>::default();
         let attach = |state: &mut State, id| {
             state.dispatch.attach_shared(id, Arc::clone(queue), Arc::clone(&asked));
             state.dispatch.own(Object::Cq(id), events);
@@ -225,19 +234,21 @@ impl Rings {
         self.all.iter().for_each(|ring| ring.driver.expect_poll(&ring.arming));
     }
 
-    /// Changes the depth of every ring. On an error, those that were changed before stay so: a ring
-    /// that is deeper than the others does no harm.
+    /// Changes the depth of every ring, or of none if what waits in one would not fit, or memory is
+    /// short.
     pub(super) fn resize(&self, id: CqId, depth: u32) -> Result<(), Error> {
-        for ring in &self.all {
-            ring.driver.catch_up();
-            let mut poller = ring.poller();
-            let resize = |s: &mut State, _| s.engine.resize_cq(id, &mut poller, depth);
-            let (resized, wakes) = ring.driver.control_then(resize);
-            drop(poller);
-            drop(wakes);
-            resized?;
+        self.all.iter().for_each(|ring| ring.driver.catch_up());
+        let before: Vec<usize> = self.all.iter().map(|ring| ring.poller().capacity()).collect();
+        let refused = self.all.iter().enumerate().find_map(|(changed, ring)| {
+            let refused = ring.resize(id, depth).err()?;
+            Some((changed, refused))
+        });
+        let Some((changed, refused)) = refused else { return Ok(()) };
+        for (ring, depth) in self.all.iter().zip(before).take(changed) {
+            // A ring that cannot be as it was for lack of memory holds what was asked for.
+            let _ = ring.resize(id, u32::try_from(depth).unwrap_or(u32::MAX));
         }
-        Ok(())
+        Err(refused.into())
     }
 
     /// Removes the completions of a queue pair that is reset.
