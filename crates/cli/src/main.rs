@@ -15,6 +15,7 @@ mod fabric;
 mod generate;
 mod inside;
 mod ladder;
+mod limits;
 mod perf;
 mod pingpong;
 mod plot;

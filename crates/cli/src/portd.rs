@@ -20,10 +20,11 @@ use feroce_link::UdpConfig;
 use feroce_local::Portd;
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
-use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use serde_json::json;
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
+
+use crate::limits::raise_descriptors;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -101,9 +102,7 @@ fn all_users(args: &Args, json: bool, signals: &mut Signals) -> anyhow::Result<E
     } else {
         None
     };
-    // Each program has a descriptor here, and each service one more.
-    let (_, most) = getrlimit(Resource::RLIMIT_NOFILE)?;
-    setrlimit(Resource::RLIMIT_NOFILE, most, most)?;
+    raise_descriptors()?;
     let config = UdpConfig { gro: settings.gro, rcvbuf: settings.rcvbuf, ..UdpConfig::default() };
     let root = Path::new("/dev/shm");
     let mut portd = Portd::new(config, only, root).context("cannot receive for all users")?;

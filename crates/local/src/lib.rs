@@ -13,6 +13,7 @@
 //! This crate does not make delivery reliable: a ring that stays full, a process that dies and a
 //! port that changes its owner lose packets, as networks do.
 
+mod ancillary;
 mod areas;
 mod carrier;
 mod demux;
@@ -52,6 +53,7 @@ use feroce_link::{
 use feroce_mem::HostMemory as _;
 use feroce_train::{Instant, LinkCaps, Path, RxMeta, RxTrain, Single, Train};
 
+pub use ancillary::Ancillary;
 pub use carrier::{HostCarrier, RemoteCarrier};
 pub use demux::{Target, of_packet as target_of};
 pub use directory::own_directory;

@@ -22,9 +22,10 @@ use nix::fcntl::{FcntlArg, SealFlag, fcntl};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::socket::{ControlMessage, MsgFlags, UnixAddr, sendmsg};
 
+use super::ancillary::Ancillary;
 use super::map::RingMap;
 use super::registry::reserve;
-use super::{shared, sys};
+use super::shared;
 
 /// Bytes of the ring to the fabric: more than the records of all packets that the credit of a port
 /// lets a program send, if each is as short as can be.
@@ -38,7 +39,7 @@ const _: () = assert!(MAX_MESSAGE < TO_PROGRAM / 2 - 16, "a ring holds the longe
 /// The message that comes with the files of the rings.
 const OFFER: [u8; 16] = *b"feroce rings   1";
 
-/// What the fabric answers: it uses the rings, or it cannot.
+/// What the fabric answers: it uses the rings, or there are none that it can use.
 const TAKEN: u8 = 1;
 const REFUSED: u8 = 0;
 
@@ -86,7 +87,13 @@ impl PortRings {
             Err(Corrupt) => return Sent::Gone,
         }
         self.tx.publish();
-        if must_wake(self.tx.memory().sleeping()) { ring(socket) } else { Sent::Done }
+        // If the other end is gone, the socket tells: what it has sent before is to be received.
+        if must_wake(self.tx.memory().sleeping()) && ring(socket) == Sent::Full {
+            // The socket holds bells, or the kernel lacked memory for this one, so that the next
+            // message rings again.
+            fall_asleep(self.tx.memory().sleeping());
+        }
+        Sent::Done
     }
 
     /// Receives a message into `buffer`, and wakes the other end if it waits for room.
@@ -131,12 +138,9 @@ impl PortRings {
     }
 }
 
-/// A full socket is readable, so the other end wakes just as well.
+/// A socket that is full of bells is readable, so the other end wakes just as well.
 fn ring(socket: &PortSocket) -> Sent {
-    match socket.send(&BELL) {
-        Sent::Done | Sent::Full => Sent::Done,
-        Sent::Gone => Sent::Gone,
-    }
+    socket.send(&BELL)
 }
 
 /// Whether the other end is gone. Bells stay.
@@ -145,29 +149,34 @@ fn has_hung_up(socket: &PortSocket) -> bool {
     poll(&mut fds, PollTimeout::ZERO).is_ok_and(|ready| ready > 0)
 }
 
-/// What the fabric finds when it looks for the first message of a program that is attached to a
-/// port.
+/// What the fabric finds when it looks for the offer of a program that is attached to a port.
 #[derive(Debug)]
 pub enum Offered {
-    /// The program uses these rings from now on.
+    /// Messages go through these rings from now on.
     Rings(PortRings),
-    /// Anything but rings that can be used: the program goes on with the socket.
-    Other(Received),
+    /// There are none that can be used: messages go through the socket.
+    None,
+    /// The program has said nothing yet.
+    Nothing,
+    /// The program is gone, or says something else.
+    Gone,
 }
 
 impl PortRings {
-    /// Takes the first message of a program. If that offers rings, the program is told that the
-    /// fabric uses them from now on; they are armed.
-    pub fn accept(socket: &PortSocket, buffer: &mut [u8]) -> Offered {
-        let (len, files) = match sys::receive_files(socket.as_fd(), buffer) {
-            Ok((0, _)) => return Offered::Other(Received::Gone),
+    /// Takes the offer of a program, and answers whether messages go through its rings, which are
+    /// armed then. Nothing may have been sent on the socket that the program does not wait for.
+    pub fn accept(socket: &PortSocket) -> Offered {
+        let mut offer = [0; OFFER.len() + 1];
+        let received = Ancillary::receive(socket.as_fd(), &mut offer, MsgFlags::MSG_DONTWAIT);
+        let Ancillary { len, files, .. } = match received {
             Ok(received) => received,
-            Err(Errno::EAGAIN | Errno::EINTR) => return Offered::Other(Received::Nothing),
-            Err(_) => return Offered::Other(Received::Gone),
+            Err(Errno::EAGAIN | Errno::EINTR) => return Offered::Nothing,
+            Err(_) => return Offered::Gone,
         };
-        if buffer.get(..len) != Some(&OFFER) {
-            return Offered::Other(Received::Message(len));
+        if offer.get(..len) != Some(&OFFER) {
+            return Offered::Gone;
         }
+        let files: Vec<File> = files.into_iter().map(File::from).collect();
         let rings = Self::open(&files).map(|mut rings| {
             rings.arm();
             rings
@@ -175,8 +184,8 @@ impl PortRings {
         let answer = if rings.is_ok() { TAKEN } else { REFUSED };
         match (socket.send(&[answer]), rings) {
             (Sent::Done, Ok(rings)) => Offered::Rings(rings),
-            (Sent::Done, Err(_)) => Offered::Other(Received::Nothing),
-            (Sent::Full | Sent::Gone, _) => Offered::Other(Received::Gone),
+            (Sent::Done, Err(_)) => Offered::None,
+            (Sent::Full | Sent::Gone, _) => Offered::Gone,
         }
     }
 
@@ -238,27 +247,30 @@ pub struct RingChannel {
 
 impl RingChannel {
     /// Offers rings to the fabric, on the socket of a port that this process was just attached to.
-    /// Without rings, the channel is the socket itself.
+    /// The fabric sends nothing before it has an offer, even of none: without rings, the channel is
+    /// the socket itself.
     pub fn offer(socket: PortSocket, log: &Logger) -> io::Result<Box<dyn PortChannel>> {
         let (rings, files) = match PortRings::make() {
-            Ok(made) => made,
-            Err(e) => {
-                log.info(format_args!("no rings to the fabric, only a socket: {e}"));
-                return Ok(Box::new(socket));
-            }
+            Ok((rings, files)) => (Ok(rings), Vec::from(files)),
+            Err(e) => (Err(e), Vec::new()),
         };
-        let fds = files.each_ref().map(|file| file.as_raw_fd());
+        let fds: Vec<_> = files.iter().map(|file| file.as_raw_fd()).collect();
         let rights = [ControlMessage::ScmRights(&fds)];
+        let rights = if fds.is_empty() { &[] } else { &rights[..] };
         let (fd, data) = (socket.as_fd().as_raw_fd(), [IoSlice::new(&OFFER)]);
-        sendmsg::<UnixAddr>(fd, &data, &rights, MsgFlags::MSG_NOSIGNAL, None)?;
-        let mut answer = vec![0; MAX_MESSAGE];
-        // Packets may be there before: no queue pair here has asked for them.
-        while socket.await_answer(&mut answer)? != 1 {}
-        if answer.first() != Some(&TAKEN) {
-            log.info(format_args!("no rings to the fabric, only a socket: it cannot map them"));
-            return Ok(Box::new(socket));
-        }
-        Ok(Box::new(Self { rings, socket, is_gone: false, looked_at: Instant::ZERO }))
+        sendmsg::<UnixAddr>(fd, &data, rights, MsgFlags::MSG_NOSIGNAL, None)?;
+        let mut answer = [REFUSED];
+        socket.await_answer(&mut answer)?;
+        let why = match rings {
+            Ok(rings) if answer == [TAKEN] => {
+                let (is_gone, looked_at) = (false, Instant::ZERO);
+                return Ok(Box::new(Self { rings, socket, is_gone, looked_at }));
+            }
+            Ok(_) => "it cannot map them".to_owned(),
+            Err(e) => e.to_string(),
+        };
+        log.info(format_args!("no rings to the fabric, only a socket: {why}"));
+        Ok(Box::new(socket))
     }
 }
 

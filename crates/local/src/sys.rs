@@ -1,12 +1,11 @@
 //! System calls that the crates in use here do not wrap.
 
 use std::fs::File;
-use std::io::{self, IoSliceMut};
+use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::sync::atomic::AtomicU64;
 
 use feroce_mem::Landing;
-use nix::sys::socket::{ControlMessageOwned, MsgFlags, UnixAddr, recvmsg};
 use nix::sys::stat::fstat;
 
 /// Makes a descriptor refer to `/dev/null`, and so closes what it referred to. For descriptors that
@@ -150,26 +149,4 @@ pub(crate) fn read_into(file: &File, landing: &mut Landing<'_>, at: u64) -> bool
 pub(crate) fn let_all_read() {
     // SAFETY: this touches no memory.
     let _ = unsafe { libc::prctl(libc::PR_SET_PTRACER, libc::PR_SET_PTRACER_ANY, 0, 0, 0) };
-}
-
-/// Most files that the kernel lets come with one message.
-const MAX_FILES: usize = 253;
-
-/// Receives a message, if there is one, and the files that come with it.
-pub(crate) fn receive_files(
-    socket: BorrowedFd<'_>,
-    buffer: &mut [u8],
-) -> nix::Result<(usize, Vec<File>)> {
-    let mut data = [IoSliceMut::new(buffer)];
-    let mut space = nix::cmsg_space!([RawFd; MAX_FILES]);
-    let flags = MsgFlags::MSG_CMSG_CLOEXEC | MsgFlags::MSG_DONTWAIT;
-    let received = recvmsg::<UnixAddr>(socket.as_raw_fd(), &mut data, Some(&mut space), flags)?;
-    let mut files = Vec::new();
-    for message in received.cmsgs()? {
-        if let ControlMessageOwned::ScmRights(fds) = message {
-            // SAFETY: recvmsg(2) has just made this descriptor, which has no other owner.
-            files.extend(fds.into_iter().map(|fd| unsafe { File::from_raw_fd(fd) }));
-        }
-    }
-    Ok((received.bytes, files))
 }

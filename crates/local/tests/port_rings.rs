@@ -14,6 +14,7 @@ use feroce_train::Instant;
 use nix::fcntl::{FcntlArg, SealFlag, fcntl};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::memfd::{MFdFlags, memfd_create};
+use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use nix::sys::socket::{ControlMessage, MsgFlags, UnixAddr, sendmsg};
 
 /// The message of an offer, and the lengths of the files that come with it.
@@ -37,13 +38,12 @@ fn sockets(name: &str) -> (PortSocket, PortSocket) {
     (program, listener.accept().expect("a listener").expect("a connection"))
 }
 
-/// Looks for the first message of a program.
-fn first(fabric: &PortSocket) -> Offered {
-    let mut buffer = vec![0; MAX_MESSAGE];
+/// Waits for the offer of a program.
+fn offered(fabric: &PortSocket) -> Offered {
     loop {
-        match PortRings::accept(fabric, &mut buffer) {
-            Offered::Other(Received::Nothing) => thread::yield_now(),
-            other => return other,
+        match PortRings::accept(fabric) {
+            Offered::Nothing => thread::yield_now(),
+            offered => return offered,
         }
     }
 }
@@ -54,7 +54,7 @@ fn connected(name: &str) -> (Box<dyn PortChannel>, PortSocket, PortRings) {
     thread::scope(|scope| {
         let offering = scope
             .spawn(move || RingChannel::offer(program, &Logger::default()).expect("a channel"));
-        let Offered::Rings(rings) = first(&fabric) else { panic!("no rings") };
+        let Offered::Rings(rings) = offered(&fabric) else { panic!("no rings") };
         (offering.join().expect("a channel"), fabric, rings)
     })
 }
@@ -114,6 +114,7 @@ fn each_end_hears_of_the_end_of_the_other() {
     drop(program);
     assert!(!PortRings::hear(&fabric));
     let mut buffer = vec![0; MAX_MESSAGE];
+    assert_eq!(rings.send(&fabric, b"for none"), Sent::Done, "which is no reason to stop reading");
     assert_eq!(rings.receive(&fabric, &mut buffer), Received::Message(4), "it was sent before");
 
     let (mut program, fabric, rings) = connected("fabric-ends");
@@ -130,12 +131,15 @@ fn each_end_hears_of_the_end_of_the_other() {
 }
 
 #[test]
-fn a_program_without_rings_uses_the_socket() {
-    let (program, fabric) = sockets("without");
-    assert_eq!(program.send(b"a message"), Sent::Done);
-    assert!(matches!(first(&fabric), Offered::Other(Received::Message(9))));
+fn a_program_that_says_something_else_or_nothing_is_gone() {
+    let (program, fabric) = sockets("else");
+    assert!(matches!(PortRings::accept(&fabric), Offered::Nothing));
+    for message in [&[7; 9][..], &[7; 16], &[7; 4096]] {
+        assert_eq!(program.send(message), Sent::Done);
+        assert!(matches!(offered(&fabric), Offered::Gone));
+    }
     drop(program);
-    assert!(matches!(first(&fabric), Offered::Other(Received::Gone)));
+    assert!(matches!(offered(&fabric), Offered::Gone));
 }
 
 /// A file as a program would make it for a ring.
@@ -170,13 +174,34 @@ fn rings_that_may_become_shorter_or_have_another_length_are_refused() {
     for files in offers {
         offer(&program, &files);
         let mut buffer = vec![0; MAX_MESSAGE];
-        let found = PortRings::accept(&fabric, &mut buffer);
-        assert!(matches!(found, Offered::Other(Received::Nothing)), "{found:?}");
+        let found = PortRings::accept(&fabric);
+        assert!(matches!(found, Offered::None), "{found:?}");
         assert_eq!(program.receive(&mut buffer), Received::Message(1));
         assert_eq!(buffer[0], 0, "refused");
     }
     offer(&program, &good());
-    assert!(matches!(first(&fabric), Offered::Rings(_)), "and good ones are taken");
+    assert!(matches!(offered(&fabric), Offered::Rings(_)), "and good ones are taken");
+}
+
+/// Descriptors that this process has open.
+fn open_files() -> usize {
+    std::fs::read_dir("/proc/self/fd").expect("a folder").count()
+}
+
+#[test]
+fn files_for_which_there_is_no_room_are_closed() {
+    let (program, fabric) = sockets("no-room");
+    let files: Vec<File> = (0..9).map(|_| file(4096, SealFlag::F_SEAL_SHRINK)).collect();
+    offer(&program, &files);
+    let before = open_files();
+    let (limit, most) = getrlimit(Resource::RLIMIT_NOFILE).expect("a limit");
+    // The kernel gives the first few, and says that it has left out the others.
+    let highest = files.iter().map(|file| file.as_raw_fd()).max().expect("files");
+    setrlimit(Resource::RLIMIT_NOFILE, highest as u64 + 4, most).expect("a lower limit");
+    let found = PortRings::accept(&fabric);
+    setrlimit(Resource::RLIMIT_NOFILE, limit, most).expect("the limit");
+    assert!(matches!(found, Offered::None), "{found:?}");
+    assert_eq!(open_files(), before);
 }
 
 #[test]
@@ -184,7 +209,7 @@ fn a_program_that_breaks_its_ring_is_as_good_as_gone() {
     let (program, fabric) = sockets("broken");
     let files = LENGTHS.map(|len| file(len, SealFlag::F_SEAL_SHRINK));
     offer(&program, &files);
-    let Offered::Rings(mut rings) = first(&fabric) else { panic!("no rings") };
+    let Offered::Rings(mut rings) = offered(&fabric) else { panic!("no rings") };
     // More is published than the ring has bytes.
     files[0].write_all_at(&u32::MAX.to_ne_bytes(), TAIL).expect("a word");
     assert_eq!(rings.receive(&fabric, &mut vec![0; MAX_MESSAGE]), Received::Gone);

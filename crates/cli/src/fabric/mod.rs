@@ -4,6 +4,7 @@
 //! model, and [`pace`] for its clock). Programs connect to it with a carrier of their own
 //! (`feroce_link::port`), commands by [`control`].
 
+mod admission;
 mod control;
 mod groups;
 mod link;

@@ -19,6 +19,7 @@ use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTime
 use nix::sys::eventfd::{EfdFlags, EventFd};
 use nix::sys::time::TimeSpec;
 
+use super::admission::Admission;
 use super::control::{self, Change, Command, Order, Reply};
 use super::groups::ConnId;
 use super::pace::{Pace, monotonic_ns};
@@ -84,6 +85,7 @@ pub(super) struct Server {
     slack_ns: u64,
     epoll: Epoll,
     listener: PortListener,
+    admission: Admission,
     wake: Arc<EventFd>,
     orders: Receiver<Order>,
     conns: BTreeMap<ConnId, Conn>,
@@ -116,6 +118,7 @@ impl Server {
             slack_ns,
             epoll,
             listener,
+            admission: Admission::default(),
             wake,
             orders,
             conns: BTreeMap::new(),
@@ -164,11 +167,12 @@ impl Server {
     }
 
     fn accept(&mut self) -> anyhow::Result<()> {
-        while let Ok(Some(socket)) = self.listener.accept() {
+        let Self { admission, epoll, listener, conns, .. } = self;
+        while let Some(socket) = admission.accept(epoll, listener, conns.len())? {
             let conn = self.next_conn;
             self.next_conn += 1;
-            self.epoll.add(&socket, EpollEvent::new(EpollFlags::EPOLLIN, conn))?;
-            self.conns.insert(conn, Conn { socket, is_open: false, is_full: false });
+            epoll.add(&socket, EpollEvent::new(EpollFlags::EPOLLIN, conn))?;
+            conns.insert(conn, Conn { socket, is_open: false, is_full: false });
         }
         Ok(())
     }
@@ -206,6 +210,7 @@ impl Server {
     fn close(&mut self, id: ConnId) {
         if let Some(conn) = self.conns.remove(&id) {
             let _ = self.epoll.delete(&conn.socket);
+            self.admission.resume(&self.epoll, &self.listener, LISTENER);
         }
         self.pump.close(id);
     }

@@ -20,6 +20,7 @@ use super::serve::Server;
 use super::status::AnyStatus;
 use super::subnet::PartArgs;
 use super::{refuse, status, subnet};
+use crate::limits::raise_descriptors;
 use crate::stop;
 
 const UP_EXAMPLES: &str = "\
@@ -130,6 +131,8 @@ pub(super) fn up(args: &UpArgs, place: &Place, json: bool) -> anyhow::Result<Exi
     }
     stop::watch()?;
     let taken = place.take()?;
+    // Otherwise fewer programs can join.
+    let _ = raise_descriptors();
     let mut server = Server::new(place, pump)?;
     println!("{READY}");
     std::io::stdout().flush()?;
@@ -177,6 +180,8 @@ fn up_subnet(args: &UpArgs, place: &Place, json: bool) -> anyhow::Result<ExitCod
         Some(host) => Some(subnet::Manager::start(place, &host.name)?),
         None => None,
     };
+    // Not for the subnet manager. Otherwise fewer programs can join.
+    let _ = raise_descriptors();
     if let Some(manager) = &mut manager {
         server.bring_up(manager)?;
     }

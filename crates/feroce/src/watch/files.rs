@@ -1,13 +1,12 @@
 //! Answers: text in unnamed files, which sockets pass on.
 
 use std::fs::File;
-use std::io::{self, IoSlice, IoSliceMut, Seek as _, Write as _};
-use std::os::fd::{AsRawFd as _, FromRawFd as _, OwnedFd, RawFd};
+use std::io::{self, IoSlice, Seek as _, Write as _};
+use std::os::fd::{AsFd as _, AsRawFd as _, OwnedFd};
 
+use feroce_local::Ancillary;
 use nix::sys::memfd::{MFdFlags, memfd_create};
-use nix::sys::socket::{
-    ControlMessage, ControlMessageOwned, MsgFlags, SockFlag, UnixAddr, recvmsg, sendmsg,
-};
+use nix::sys::socket::{ControlMessage, MsgFlags, SockFlag, UnixAddr, sendmsg};
 
 /// Most processes that look at the same time. Those beyond wait in the kernel.
 pub(super) const MOST_AT_ONCE: usize = 16;
@@ -39,21 +38,10 @@ pub(super) fn send_file(socket: &OwnedFd, text: &str) -> io::Result<()> {
 /// has closed the connection.
 pub(super) fn receive_file(socket: &OwnedFd) -> io::Result<OwnedFd> {
     let mut byte = [0];
-    let mut data = [IoSliceMut::new(&mut byte)];
-    let mut space = nix::cmsg_space!(RawFd);
-    let flags = MsgFlags::MSG_CMSG_CLOEXEC;
-    let received = recvmsg::<UnixAddr>(socket.as_raw_fd(), &mut data, Some(&mut space), flags)
-        .map_err(|e| match e {
-            nix::errno::Errno::ECONNRESET => io::ErrorKind::UnexpectedEof.into(),
-            e => io::Error::from(e),
-        })?;
-    let fds = received.cmsgs()?.filter_map(|message| match message {
-        ControlMessageOwned::ScmRights(fds) => Some(fds),
-        _ => None,
-    });
-    // SAFETY: recvmsg(2) has just made these descriptors, which have no other owner.
-    let mut files = fds.flatten().map(|fd| unsafe { OwnedFd::from_raw_fd(fd) });
-    let first = files.next();
-    files.for_each(drop);
-    first.ok_or_else(|| io::ErrorKind::UnexpectedEof.into())
+    let message = Ancillary::receive(socket.as_fd(), &mut byte, MsgFlags::empty());
+    let message = message.map_err(|e| match e {
+        nix::errno::Errno::ECONNRESET => io::ErrorKind::UnexpectedEof.into(),
+        e => io::Error::from(e),
+    })?;
+    message.files.into_iter().next().ok_or_else(|| io::ErrorKind::UnexpectedEof.into())
 }

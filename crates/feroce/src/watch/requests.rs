@@ -4,13 +4,14 @@
 //! needs one comes in a single datagram, so that the driver thread has all of it at once and never
 //! waits for the rest. The kernel adds the user of the sender.
 
-use std::io::{self, IoSlice, IoSliceMut};
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd as _, OwnedFd, RawFd};
+use std::io::{self, IoSlice};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
+use feroce_local::Ancillary;
 use feroce_wire::Qpn;
 use nix::sys::socket::{
-    AddressFamily, ControlMessage, ControlMessageOwned, MsgFlags, SockFlag, SockType, UnixAddr,
-    UnixCredentials, bind, recvmsg, sendmsg, setsockopt, socket, socketpair, sockopt,
+    AddressFamily, ControlMessage, MsgFlags, SockFlag, SockType, UnixAddr, bind, sendmsg,
+    setsockopt, socket, socketpair, sockopt,
 };
 use nix::unistd::geteuid;
 
@@ -101,29 +102,11 @@ impl Mailbox {
 
     fn receive(&self) -> io::Result<Option<(Request, OwnedFd)>> {
         let mut text = [0; MAX_REQUEST];
-        let mut data = [IoSliceMut::new(&mut text)];
-        let mut space = nix::cmsg_space!(RawFd, UnixCredentials);
-        let flags = MsgFlags::MSG_CMSG_CLOEXEC | MsgFlags::MSG_DONTWAIT;
-        let received =
-            recvmsg::<UnixAddr>(self.fd.as_raw_fd(), &mut data, Some(&mut space), flags)?;
-        let (len, is_cut) = (received.bytes, received.flags.contains(MsgFlags::MSG_TRUNC));
-        let (mut sockets, mut is_ours) = (Vec::new(), false);
-        // Without control messages there is neither a user nor a socket for the answer.
-        for message in received.cmsgs().into_iter().flatten() {
-            match message {
-                ControlMessageOwned::ScmRights(fds) => {
-                    // SAFETY: recvmsg(2) has just made this descriptor, which has no other owner.
-                    let own = |fd| unsafe { OwnedFd::from_raw_fd(fd) };
-                    sockets.extend(fds.into_iter().map(own));
-                }
-                ControlMessageOwned::ScmCredentials(user) => {
-                    is_ours = user.uid() == geteuid().as_raw();
-                }
-                _ => {}
-            }
-        }
+        let message = Ancillary::receive(self.fd.as_fd(), &mut text, MsgFlags::MSG_DONTWAIT)?;
+        let Ancillary { len, is_cut, mut files, user } = message;
+        let is_ours = user == Some(geteuid().as_raw());
         let request = Request::parse(text.get(..len).unwrap_or(&[])).filter(|_| is_ours && !is_cut);
-        Ok(request.zip(sockets.pop()))
+        Ok(request.zip(files.pop()))
     }
 }
 
@@ -165,6 +148,21 @@ mod tests {
         {
             assert_eq!(Request::parse(wrong), None);
         }
+    }
+
+    #[test]
+    fn files_that_come_with_nonsense_are_closed() {
+        let open = || std::fs::read_dir("/proc/self/fd").expect("a folder").count();
+        let name = format!("test-files-{}", std::process::id());
+        let mailbox = Mailbox::new(&name).expect("a socket");
+        let to = UnixAddr::new_abstract(format!("{PREFIX}{name}").as_bytes()).expect("short");
+        let socket = socket(AddressFamily::Unix, SockType::Datagram, FLAGS, None).expect("one");
+        let fds = [socket.as_raw_fd(); 9];
+        let (data, rights) = ([IoSlice::new(b"nonsense")], [ControlMessage::ScmRights(&fds)]);
+        sendmsg(fds[0], &data, &rights, MsgFlags::empty(), Some(&to)).expect("sent");
+        let before = open();
+        mailbox.answer(|request| unreachable!("{request:?}"));
+        assert_eq!(open(), before);
     }
 
     #[test]

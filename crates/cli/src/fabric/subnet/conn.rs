@@ -20,7 +20,7 @@ pub(super) enum Role {
     New,
     /// It carries datagrams of a port that is open.
     Open(FileId),
-    /// It carries packets of a process, through rings if the process has offered some.
+    /// It carries packets of a process.
     Attached(Packets),
     /// It holds a service for a process.
     Claim,
@@ -35,10 +35,10 @@ impl Role {
     pub(super) const ATTACHED: Self = Self::Attached(Packets::Unknown);
 }
 
-/// How the packets of a process come.
+/// How packets go to a process and come from it.
 #[derive(Debug)]
 pub(super) enum Packets {
-    /// The process has sent nothing yet.
+    /// The process has yet to say, and waits for the answer: until then there are none.
     Unknown,
     /// Through the socket.
     Socket,
@@ -106,18 +106,8 @@ impl Conn {
     pub(super) fn receive(&mut self, buffer: &mut [u8]) -> Received {
         let Role::Attached(packets) = &mut self.role else { return self.socket.receive(buffer) };
         match packets {
-            Packets::Unknown => match PortRings::accept(&self.socket, buffer) {
-                Offered::Rings(rings) => {
-                    *packets = Packets::Rings(rings);
-                    Received::Nothing
-                }
-                Offered::Other(received) => {
-                    if received != Received::Nothing {
-                        *packets = Packets::Socket;
-                    }
-                    received
-                }
-            },
+            Packets::Unknown if self.is_gone => Received::Gone,
+            Packets::Unknown => Received::Nothing,
             Packets::Socket => self.socket.receive(buffer),
             Packets::Rings(rings) => match rings.receive(&self.socket, buffer) {
                 Received::Nothing if self.is_gone => Received::Gone,
@@ -134,19 +124,42 @@ impl Conn {
         buffer: &mut Vec<u8>,
         write: impl Fn(&mut [u8]),
     ) -> Sent {
-        if let Role::Attached(Packets::Rings(rings)) = &mut self.role {
-            return rings.send_with(&self.socket, len, write);
+        match &mut self.role {
+            Role::Attached(Packets::Rings(rings)) => {
+                return rings.send_with(&self.socket, len, write);
+            }
+            Role::Attached(Packets::Unknown) => return Sent::Full,
+            _ => {}
         }
         buffer.resize(len, 0);
         write(buffer);
         self.socket.send(buffer)
     }
 
-    /// The socket beside the rings is readable: the process has rung, or has ended. Returns false
-    /// if it has ended.
+    /// The socket of a process is readable, which carries no packets: the process has offered
+    /// rings, has rung, or has ended. Returns false if it has ended.
     pub(super) fn hear(&mut self) -> bool {
-        self.is_gone = !PortRings::hear(&self.socket);
+        self.is_gone = match &mut self.role {
+            Role::Attached(packets @ Packets::Unknown) => match PortRings::accept(&self.socket) {
+                Offered::Rings(rings) => {
+                    *packets = Packets::Rings(rings);
+                    false
+                }
+                Offered::None => {
+                    *packets = Packets::Socket;
+                    false
+                }
+                Offered::Nothing => false,
+                Offered::Gone => true,
+            },
+            _ => !PortRings::hear(&self.socket),
+        };
         !self.is_gone
+    }
+
+    /// Whether packets go through the socket, and the kernel tells when there is room for some.
+    pub(super) fn is_socket(&self) -> bool {
+        !matches!(self.role, Role::Attached(Packets::Unknown | Packets::Rings(_)))
     }
 
     /// Whether there is a message in the rings, or the end of the process to be noticed.

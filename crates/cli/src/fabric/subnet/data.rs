@@ -29,6 +29,8 @@ use crate::fabric::packet::Run;
 /// Bytes that a process may have under way. Credit is returned by quarters, and a quarter and the
 /// longest train fit the buffer of a socket.
 const CREDIT: u32 = 256 << 10;
+/// What a process owes at most for packets under way; one that sends more keeps to no credit.
+const MOST_OWED: u32 = 2 * CREDIT;
 /// Bytes of a train, so that trains of several queue pairs take turns.
 const TRAIN: u32 = 32 << 10;
 /// Bytes of packets to groups that wait for a process, at most; they cost the sender no credit.
@@ -99,6 +101,8 @@ struct Process {
     at: PortRef,
     /// Credit that it has not been told of.
     credit: u32,
+    /// What it has paid for packets that have not left.
+    owed: u32,
     arriving: VecDeque<Arriving>,
     arriving_bytes: usize,
     /// Since when its socket has no room.
@@ -155,7 +159,8 @@ impl Processes {
         let slot = (1..=u8::MAX).find(|&slot| !self.slots.contains_key(&(at, slot)))?;
         self.slots.insert((at, slot), conn);
         let arriving = VecDeque::new();
-        let process = Process { at, credit: 0, arriving, arriving_bytes: 0, full_since: None };
+        let (credit, owed) = (0, 0);
+        let process = Process { at, credit, owed, arriving, arriving_bytes: 0, full_since: None };
         self.by_conn.insert(conn, process);
         Some(Attached { slot, rate_bps, credit: CREDIT, train: TRAIN })
     }
@@ -203,17 +208,21 @@ impl Processes {
         all.filter(move |(at, _)| at.node == node).map(|(_, service)| *service)
     }
 
-    /// A process sends packets.
+    /// A process sends packets. False: it has far more under way than its credit.
     pub(super) fn send(
         &mut self,
         now: Instant,
         conn: ConnId,
         record: &Record<'_>,
         subnet: &mut Subnet,
-    ) {
-        let Some(from) = self.by_conn.get(&conn).map(|process| process.at) else { return };
-        self.leave(now, from, record, Some(conn), subnet);
+    ) -> bool {
+        let Some(process) = self.by_conn.get(&conn) else { return true };
+        if process.owed > MOST_OWED {
+            return false;
+        }
+        self.leave(now, process.at, record, Some(conn), subnet);
         self.settle(now, subnet);
+        true
     }
 
     /// Packets leave a port.
@@ -229,6 +238,9 @@ impl Processes {
         let at_ns = record.at_ns.min(now.as_nanos());
         let body = Rc::new(Sending { run: Run::new(record), at_ns, payer });
         let count = u32::try_from(packets).unwrap_or(u32::MAX);
+        if let Some(process) = payer.and_then(|payer| self.by_conn.get_mut(&payer)) {
+            process.owed = process.owed.saturating_add(body.cost(0, count));
+        }
         let Some(run) = data_run(record, packets) else {
             return self.refund(&Part { body, first: 0, count });
         };
@@ -316,9 +328,10 @@ impl Processes {
         record: &Record<'_>,
         subnet: &mut Subnet,
     ) -> bool {
-        let Some(run) = data_run(record, record.bytes.len().div_ceil(record.stride)) else {
-            return false;
-        };
+        // A process takes no longer message.
+        let fits = CREDIT_LEN + RECORD_LEN + record.bytes.len() <= MAX_MESSAGE;
+        let run = data_run(record, record.bytes.len().div_ceil(record.stride));
+        let Some(run) = run.filter(|_| fits) else { return false };
         let body = Rc::new(Sending { run: Run::new(record), at_ns: record.at_ns, payer: None });
         let is_right = self.traffic.arrive(now, subnet, landing, &run, body);
         self.settle(now, subnet);
@@ -400,6 +413,7 @@ impl Processes {
         let cost = part.body.cost(part.first, part.count);
         if let Some(process) = self.by_conn.get_mut(&conn) {
             process.credit = process.credit.saturating_add(cost);
+            process.owed = process.owed.saturating_sub(cost);
             if process.credit >= CREDIT / 4 {
                 self.ready.insert(conn);
             }

@@ -30,6 +30,7 @@ use super::meeting::{Meeting, PartArgs};
 use super::members::{Member, Members};
 use super::report::{self, SubnetStatus};
 use super::taps::Taps;
+use crate::fabric::admission::Admission;
 use crate::fabric::control::{self, Change, Command, Order, Reply};
 use crate::fabric::pace::monotonic_ns;
 use crate::fabric::place::Place;
@@ -73,6 +74,7 @@ pub(in super::super) struct Server {
     /// Connections whose rings the process looks at.
     mail: Mail,
     listener: PortListener,
+    admission: Admission,
     wake: Arc<EventFd>,
     orders: Receiver<Order>,
     issm: IsSm,
@@ -132,6 +134,7 @@ impl Server {
             linger: Linger::default(),
             mail: Mail::default(),
             listener,
+            admission: Admission::default(),
             wake,
             orders,
             issm,
@@ -257,11 +260,12 @@ impl Server {
     }
 
     fn accept(&mut self) -> anyhow::Result<()> {
-        while let Ok(Some(socket)) = self.listener.accept() {
+        let Self { admission, epoll, listener, conns, .. } = self;
+        while let Some(socket) = admission.accept(epoll, listener, conns.len())? {
             let id = self.next_conn;
             self.next_conn += 1;
-            self.epoll.add(&socket, EpollEvent::new(EpollFlags::EPOLLIN, id))?;
-            self.conns.insert(id, Conn::new(socket));
+            epoll.add(&socket, EpollEvent::new(EpollFlags::EPOLLIN, id))?;
+            conns.insert(id, Conn::new(socket));
         }
         Ok(())
     }
@@ -380,6 +384,7 @@ impl Server {
     fn close(&mut self, id: ConnId) {
         if let Some(conn) = self.conns.remove(&id) {
             let _ = self.epoll.delete(&conn.socket);
+            self.admission.resume(&self.epoll, &self.listener, LISTENER);
             match conn.role {
                 Role::Open(file) => {
                     self.files.remove(&file);
@@ -441,8 +446,8 @@ impl Server {
         let Some(conn) = self.conns.get_mut(&id).filter(|conn| conn.is_full != is_full) else {
             return Ok(());
         };
-        if conn.rings().is_some() {
-            // The process rings when there is room.
+        if !conn.is_socket() {
+            // The process makes the socket readable when there is room.
             return Ok(());
         }
         conn.is_full = is_full;

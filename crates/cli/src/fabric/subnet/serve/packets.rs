@@ -16,7 +16,7 @@ impl Server {
     /// The socket of a process is ready.
     pub(super) fn take_ready(&mut self, id: ConnId, events: EpollFlags) -> anyhow::Result<()> {
         let Some(conn) = self.conns.get_mut(&id) else { return Ok(()) };
-        if conn.rings().is_some() {
+        if !conn.is_socket() {
             // The process has sent something, or has made room, or has ended.
             if !conn.hear() {
                 let _ = self.epoll.delete(&conn.socket);
@@ -34,17 +34,30 @@ impl Server {
     /// Takes packets that a process has sent, in so many messages at most.
     pub(super) fn read_packets(&mut self, id: ConnId, most: usize) -> anyhow::Result<()> {
         for _ in 0..most {
-            let Some(len) = self.receive(id) else { return Ok(()) };
-            let now = now();
-            let message = self.buffer.get(..len).unwrap_or_default();
-            let mut rest = message.get(CREDIT_LEN..).unwrap_or_default();
-            while let Some(record) = Record::take(&mut rest) {
-                self.processes.send(now, id, &record, &mut self.subnet);
+            if !self.read_message(id) {
+                break;
             }
-            self.taps.show_data(&mut self.subnet, self.processes.take_passed());
-            self.hand_out(now)?;
+            self.hand_out(now())?;
         }
         Ok(())
+    }
+
+    /// Takes the packets of a message of a process. False: there is none.
+    fn read_message(&mut self, id: ConnId) -> bool {
+        let Some(len) = self.receive(id) else { return false };
+        let now = now();
+        let message = self.buffer.get(..len).unwrap_or_default();
+        let mut rest = message.get(CREDIT_LEN..).unwrap_or_default();
+        let mut keeps_to_credit = true;
+        while keeps_to_credit && let Some(record) = Record::take(&mut rest) {
+            keeps_to_credit = self.processes.send(now, id, &record, &mut self.subnet);
+        }
+        self.taps.show_data(&mut self.subnet, self.processes.take_passed());
+        if !keeps_to_credit {
+            eprintln!("feroce: a program has sent more than its credit, and is cut off");
+            self.close(id);
+        }
+        keeps_to_credit
     }
 
     /// Tells processes what has arrived for them.
@@ -68,8 +81,11 @@ impl Server {
             // When the subnet manager hears of it, switches forward no more from this port to the
             // group. What the port has sent before goes first.
             for process in self.processes.of(member.at) {
-                self.read_packets(process, MAX_BEFORE_LEAVING)?;
+                // It is told of no credit meanwhile, so this ends.
+                let messages = 0..MAX_BEFORE_LEAVING;
+                messages.take_while(|_| self.read_message(process)).for_each(drop);
             }
+            self.hand_out(now())?;
             // The answer is nothing that programs wait for; its number is that of the connection.
             if let Some(packet) = member.leave(&self.subnet, id as u32) {
                 self.subnet.send(now(), member.at, packet);
