@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use feroce_cm::rdma::{PortSpace, connect_data, sidr_data};
 use feroce_cm::{
-    Accept, Accepts, Ask, Config, ConnId, Connect, Event, Manager, Peer, Reply, Transmit,
+    Accept, Accepts, Ask, Config, ConnId, Connect, Event, Manager, Peer, Reply, Serves, Transmit,
 };
 use feroce_train::Instant;
 use feroce_wire::cm::{RejReason, ServiceId};
@@ -53,7 +53,9 @@ pub fn cm_manager(bytes: &[u8]) {
     let mut manager = Manager::new(config);
     let now = Instant::from_nanos(1_000_000_000);
     for service in services() {
-        manager.listen(now, service, Accepts::Any, 8).expect("the service is free");
+        let is_udp = service.as_ip().is_some_and(|(space, _)| space == PortSpace::Udp);
+        let serves = if is_udp { Serves::Datagrams } else { Serves::Connections };
+        manager.listen(now, service, Accepts::Any, serves, 8).expect("the service is free");
     }
     let mut world = World { manager, now, known: BTreeMap::new(), sent: Vec::new() };
     for _ in 0..MAX_ACTIONS {

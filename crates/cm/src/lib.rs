@@ -41,7 +41,7 @@ mod table;
 pub use config::Config;
 pub use counters::Counters;
 pub use event::{Cause, Event, Incoming, IncomingSidr};
-pub use listen::{Accepts, ListenError, ListenId};
+pub use listen::{Accepts, ListenError, ListenId, Serves};
 pub use manager::{CallError, Manager};
 pub use out::Transmit;
 pub use params::{Accept, Ask, ConnId, Connect, PathParams, Peer, QpPlan, Reply, Transport};

@@ -47,6 +47,15 @@ impl Accepts {
     }
 }
 
+/// What a listener takes requests for. Those for the other are refused.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Serves {
+    /// Connections (REQ).
+    Connections,
+    /// Datagrams (SIDR_REQ).
+    Datagrams,
+}
+
 /// Why [`listen`](crate::Manager::listen) fails.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum ListenError {
@@ -66,6 +75,7 @@ impl core::error::Error for ListenError {}
 struct Listener {
     service: ServiceId,
     accepts: Accepts,
+    serves: Serves,
     backlog: u32,
     /// Requests that the consumer has not taken yet.
     waiting: u32,
@@ -84,6 +94,7 @@ impl Listeners {
         &mut self,
         service: ServiceId,
         accepts: Accepts,
+        serves: Serves,
         backlog: u32,
     ) -> Result<ListenId, ListenError> {
         let same = self.by_service.entry(service).or_default();
@@ -92,7 +103,7 @@ impl Listeners {
         }
         let id = ListenId(self.next);
         self.next += 1;
-        self.all.insert(id, Listener { service, accepts, backlog, waiting: 0 });
+        self.all.insert(id, Listener { service, accepts, serves, backlog, waiting: 0 });
         same.push(id);
         same.sort_by_key(|id| self.all.get(id).map(|l| l.accepts.rank()));
         Ok(id)
@@ -112,6 +123,11 @@ impl Listeners {
     pub(crate) fn find(&self, service: ServiceId, local: Gid) -> Option<ListenId> {
         let takes = |id: &&ListenId| self.all.get(id).is_some_and(|l| l.accepts.takes(local));
         self.by_service.get(&service)?.iter().find(takes).copied()
+    }
+
+    /// Whether a listener takes requests of a kind.
+    pub(crate) fn serves(&self, id: ListenId, what: Serves) -> bool {
+        self.all.get(&id).is_some_and(|listener| listener.serves == what)
     }
 
     /// Whether requests for a listener have IP addresses in their private data (annex A11).
@@ -148,10 +164,13 @@ mod tests {
     fn the_most_exact_listener_wins() {
         let mut listeners = Listeners::default();
         let service = ServiceId(7);
-        let any = listeners.add(service, Accepts::Any, 1).unwrap();
-        let v4 = listeners.add(service, Accepts::Ipv4, 1).unwrap();
-        let only = listeners.add(service, Accepts::Only(V4), 1).unwrap();
-        assert_eq!(listeners.add(service, Accepts::Ipv4, 1), Err(ListenError::InUse));
+        let any = listeners.add(service, Accepts::Any, Serves::Connections, 1).unwrap();
+        let v4 = listeners.add(service, Accepts::Ipv4, Serves::Connections, 1).unwrap();
+        let only = listeners.add(service, Accepts::Only(V4), Serves::Connections, 1).unwrap();
+        assert_eq!(
+            listeners.add(service, Accepts::Ipv4, Serves::Connections, 1),
+            Err(ListenError::InUse)
+        );
         assert_eq!(listeners.find(service, V4), Some(only));
         assert_eq!(listeners.find(service, OTHER), Some(v4));
         assert_eq!(listeners.find(service, V6), Some(any));
@@ -166,7 +185,7 @@ mod tests {
     #[test]
     fn the_backlog_counts_requests_that_were_not_taken() {
         let mut listeners = Listeners::default();
-        let id = listeners.add(ServiceId(7), Accepts::Any, 2).unwrap();
+        let id = listeners.add(ServiceId(7), Accepts::Any, Serves::Connections, 2).unwrap();
         assert!(listeners.admit(id) && listeners.admit(id) && !listeners.admit(id));
         listeners.taken(id);
         assert!(listeners.admit(id) && !listeners.admit(id));

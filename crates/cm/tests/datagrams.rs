@@ -1,11 +1,11 @@
 //! Requests for datagram services, rule by rule.
 #![allow(clippy::unwrap_used, reason = "a test that cannot be set up has failed")]
 
-use crate::common::{A, B, Side, peer};
+use crate::common::{A, B, Side, peer, req};
 use feroce_cm::rdma::{PortSpace, UDP_QKEY, sidr_data};
-use feroce_cm::{Accepts, Ask, ConnId, Event, Reply};
+use feroce_cm::{Accepts, Ask, ConnId, Event, Reply, Serves};
 use feroce_wire::Qpn;
-use feroce_wire::cm::{CmMessage, RejReason, ServiceId, SidrRep, SidrReq, SidrStatus};
+use feroce_wire::cm::{CmMessage, RejReason, Req, ServiceId, SidrRep, SidrReq, SidrStatus};
 
 const SERVICE: ServiceId = ServiceId::ip(PortSpace::Udp, 7174);
 
@@ -23,7 +23,7 @@ fn ask() -> (Side, ConnId, SidrReq) {
 
 fn asked(req: &SidrReq) -> (Side, ConnId) {
     let mut side = Side::new(B);
-    side.manager.listen(side.now, SERVICE, Accepts::Any, 2).unwrap();
+    side.manager.listen(side.now, SERVICE, Accepts::Any, Serves::Datagrams, 2).unwrap();
     side.receive(&CmMessage::SidrReq(*req));
     match side.events().as_slice() {
         [Event::SidrRequest(incoming)] => {
@@ -33,6 +33,41 @@ fn asked(req: &SidrReq) -> (Side, ConnId) {
         }
         other => panic!("{other:?}"),
     }
+}
+
+/// A REQ for the service.
+fn connection() -> Req {
+    Req { service_id: SERVICE, ..req(1, 2) }
+}
+
+/// What a listener does with a request of the kind that it is not for, however many come.
+fn refused(serves: Serves, message: &CmMessage) -> CmMessage {
+    let mut side = Side::new(B);
+    side.manager.listen(side.now, SERVICE, Accepts::Any, serves, 1).unwrap();
+    let mut answers = Vec::new();
+    for _ in 0..4 {
+        side.receive(message);
+        answers.append(&mut side.sent());
+    }
+    assert_eq!((side.events(), side.manager.counters().refused_invalid), (vec![], 4));
+    assert!(answers.iter().all(|answer| answer == &answers[0]) && answers.len() == 4);
+    // None of them took a place that those of the other kind need.
+    match serves {
+        Serves::Connections => side.receive(&CmMessage::Req(connection())),
+        Serves::Datagrams => side.receive(&CmMessage::SidrReq(ask().2)),
+    }
+    assert_eq!(side.events().len(), 1);
+    answers.swap_remove(0)
+}
+
+#[test]
+fn requests_of_the_other_kind_are_refused_and_take_no_place() {
+    let told = refused(Serves::Datagrams, &CmMessage::Req(connection()));
+    let CmMessage::Rej(rej) = told else { panic!("{told:?}") };
+    assert_eq!((rej.remote_id.0, rej.reason), (1, RejReason::INVALID_TRANSPORT));
+    let told = refused(Serves::Connections, &CmMessage::SidrReq(ask().2));
+    let CmMessage::SidrRep(rep) = told else { panic!("{told:?}") };
+    assert_eq!(rep.status, SidrStatus::UNSUPPORTED);
 }
 
 fn answer(side: &mut Side) -> SidrRep {

@@ -3,7 +3,7 @@
 
 use crate::common::{A, B, SERVICE, Side, peer, req};
 use feroce_cm::rdma::sidr_data;
-use feroce_cm::{Accepts, Ask, Config, Event};
+use feroce_cm::{Accepts, Ask, Config, Event, Serves};
 use feroce_wire::cm::{CmMessage, RejReason, SidrReq, SidrStatus};
 
 const PATIENCE_NS: u64 = 100_000_000;
@@ -35,8 +35,8 @@ fn who_listens_for_something_else_does_not() {
     side.receive(&CmMessage::Req(req(0x77, 0x21)));
     let mut other = SERVICE;
     other.0 += 1;
-    side.manager.listen(side.now, other, Accepts::Any, 8).unwrap();
-    side.manager.listen(side.now, SERVICE, Accepts::Only(A), 8).unwrap();
+    side.manager.listen(side.now, other, Accepts::Any, Serves::Connections, 8).unwrap();
+    side.manager.listen(side.now, SERVICE, Accepts::Only(A), Serves::Connections, 8).unwrap();
     assert_eq!((side.names(), side.events()), (vec![], vec![]));
     side.listen();
     side.request();
@@ -85,7 +85,7 @@ fn questions_for_datagram_services_wait_as_well() {
     let mut side = patient();
     side.receive(&CmMessage::SidrReq(question()));
     assert_eq!((side.names(), side.events()), (vec![], vec![]));
-    side.listen();
+    side.manager.listen(side.now, SERVICE, Accepts::Any, Serves::Datagrams, 8).unwrap();
     assert!(matches!(side.events().as_slice(), [Event::SidrRequest(_)]));
     let mut side = patient();
     side.receive(&CmMessage::SidrReq(question()));

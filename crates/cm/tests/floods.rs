@@ -3,7 +3,7 @@
 
 use crate::common;
 use crate::common::{A, B, Side, rep, req};
-use feroce_cm::{Accepts, Config, Event, Peer};
+use feroce_cm::{Accepts, Config, Event, Peer, Serves};
 use feroce_wire::Gid;
 use feroce_wire::cm::{CmMessage, CommId, Dreq, RejReason, Req, Rtu, ServiceId};
 use feroce_wire::{Qpn, mad::MAD_LEN};
@@ -19,7 +19,10 @@ fn stranger(n: u32) -> (Peer, Req) {
 #[test]
 fn a_request_beyond_the_backlog_is_left_to_retries() {
     let mut side = Side::new(B);
-    let listener = side.manager.listen(side.now, common::SERVICE, Accepts::Any, 2).unwrap();
+    let listener = side
+        .manager
+        .listen(side.now, common::SERVICE, Accepts::Any, Serves::Connections, 2)
+        .unwrap();
     for n in 0..3 {
         let (from, req) = stranger(n);
         side.receive_from(from, &CmMessage::Req(req));
@@ -38,7 +41,9 @@ fn a_request_beyond_the_backlog_is_left_to_retries() {
 fn requests_that_nobody_confirms_are_bounded() {
     let config = Config { max_half_open: 50, answers_per_second: 100, ..Config::default() };
     let mut side = Side::with(B, config);
-    side.manager.listen(side.now, common::SERVICE, Accepts::Any, u32::MAX).unwrap();
+    side.manager
+        .listen(side.now, common::SERVICE, Accepts::Any, Serves::Connections, u32::MAX)
+        .unwrap();
     for n in 0..1000 {
         let (from, req) = stranger(n);
         side.receive_from(from, &CmMessage::Req(req));
@@ -58,7 +63,9 @@ struct Flood {
 impl Flood {
     fn new(config: Config) -> Self {
         let mut side = Side::with(B, Config { probe_ns: 200_000_000, ..config });
-        side.manager.listen(side.now, common::SERVICE, Accepts::Any, u32::MAX).unwrap();
+        side.manager
+            .listen(side.now, common::SERVICE, Accepts::Any, Serves::Connections, u32::MAX)
+            .unwrap();
         Self { side, random: fastrand::Rng::with_seed(6), sent: 0 }
     }
 
@@ -163,7 +170,7 @@ fn a_flood_leaves_room_for_other_listeners_and_sources() {
     assert!(counters.drop_half_open_full > 0 && counters.half_open_evicted == 0);
     assert!(!flood.client_connects(1, None), "all places of the listener are taken");
     let other = ServiceId(common::SERVICE.0 ^ 1);
-    flood.side.manager.listen(flood.side.now, other, Accepts::Any, 8).unwrap();
+    flood.side.manager.listen(flood.side.now, other, Accepts::Any, Serves::Connections, 8).unwrap();
     let (from, req) = forged(None, 0, &mut flood.random);
     flood.side.receive_from(from, &CmMessage::Req(Req { service_id: other, ..req }));
     assert!(matches!(flood.side.events().as_slice(), [Event::Request(_)]));
@@ -233,7 +240,9 @@ fn answers_are_in_proportion_to_what_was_forged() {
     const REQUESTS: u32 = 10;
     const COPIES: usize = 4;
     let mut side = Side::with(B, Config { probe_ns: 200_000_000, ..Config::default() });
-    side.manager.listen(side.now, common::SERVICE, Accepts::Any, u32::MAX).unwrap();
+    side.manager
+        .listen(side.now, common::SERVICE, Accepts::Any, Serves::Connections, u32::MAX)
+        .unwrap();
     let (from, first) = stranger(5);
     let mut sent = 0;
     for n in 0..REQUESTS {
@@ -308,7 +317,9 @@ fn answers_to_strangers_are_rationed() {
 fn what_is_remembered_is_bounded_and_its_end_is_told() {
     let config = Config { max_remembered: 10, ..Config::default() };
     let mut side = Side::with(B, config);
-    side.manager.listen(side.now, common::SERVICE, Accepts::Any, u32::MAX).unwrap();
+    side.manager
+        .listen(side.now, common::SERVICE, Accepts::Any, Serves::Connections, u32::MAX)
+        .unwrap();
     let mut ended = Vec::new();
     for n in 0..30 {
         let (from, req) = stranger(n);
@@ -335,7 +346,7 @@ fn what_is_remembered_is_bounded_and_its_end_is_told() {
 #[test]
 fn a_flood_leaves_connections_alone() {
     let mut side = Side::new(A);
-    side.manager.listen(side.now, ServiceId(9), Accepts::Any, 4).unwrap();
+    side.manager.listen(side.now, ServiceId(9), Accepts::Any, Serves::Connections, 4).unwrap();
     let (conn, request) = side.connect();
     side.receive(&CmMessage::Rep(rep(0x55, &request)));
     side.manager.ready(conn).unwrap();

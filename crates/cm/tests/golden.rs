@@ -12,7 +12,8 @@ use std::path::Path;
 
 use crate::common::{A, B, peer};
 use feroce_cm::{
-    Accept, Accepts, Ask, Config, ConnId, Connect, Event, Manager, PathParams, Reply, Transport,
+    Accept, Accepts, Ask, Config, ConnId, Connect, Event, Manager, PathParams, Reply, Serves,
+    Transport,
 };
 use feroce_train::Instant;
 use feroce_wire::cm::{CmMessage, CommId, RejReason, Req, ServiceId};
@@ -98,8 +99,8 @@ impl Replay {
         let nobody_listens =
             said.iter().any(|s| matches!(&s.message, CmMessage::Rej(rej) if rej.reason == nobody));
         if !is_client && !nobody_listens {
-            for service in said.iter().filter_map(|s| service_of(&s.message)) {
-                let _ = manager.listen(Instant::from_nanos(1), service, Accepts::Any, 8);
+            for (service, serves) in said.iter().filter_map(|s| service_of(&s.message)) {
+                let _ = manager.listen(Instant::from_nanos(1), service, Accepts::Any, serves, 8);
             }
         }
         Self {
@@ -270,10 +271,10 @@ impl Replay {
     }
 }
 
-fn service_of(message: &CmMessage) -> Option<ServiceId> {
+fn service_of(message: &CmMessage) -> Option<(ServiceId, Serves)> {
     match message {
-        CmMessage::Req(req) => Some(req.service_id),
-        CmMessage::SidrReq(req) => Some(req.service_id),
+        CmMessage::Req(req) => Some((req.service_id, Serves::Connections)),
+        CmMessage::SidrReq(req) => Some((req.service_id, Serves::Datagrams)),
         _ => None,
     }
 }

@@ -4,7 +4,7 @@
 use std::path::Path;
 
 use crate::common::Side;
-use feroce_cm::{Accepts, Connect, Event, PathParams, Peer};
+use feroce_cm::{Accepts, Connect, Event, PathParams, Peer, Serves};
 use feroce_wire::cm::{CmMessage, RejReason, Req, ServiceId};
 use feroce_wire::{Deth, Gid, IbFrame, Lid, Packet, Pmtu, Qpn};
 
@@ -45,7 +45,7 @@ fn a_request_of_a_real_subnet_says_where_to_send() {
     let (from, req) = captured();
     assert_eq!((from.local.lid, from.remote.lid), (Lid(1), Lid(4)));
     let mut side = Side::new(Gid::ZERO);
-    side.manager.listen(side.now, req.service_id, Accepts::Any, 8).unwrap();
+    side.manager.listen(side.now, req.service_id, Accepts::Any, Serves::Connections, 8).unwrap();
     side.receive_from(from, &CmMessage::Req(req));
     let conn = side.request();
     let plan = *side.manager.plan(conn).unwrap();
@@ -93,7 +93,9 @@ fn a_request_must_name_the_port_that_sent_it() {
     let others = [peer(from.local.lid, Lid(9)), peer(Lid(9), from.remote.lid)];
     for other in others {
         let mut side = Side::new(Gid::ZERO);
-        side.manager.listen(side.now, req.service_id, Accepts::Any, 8).unwrap();
+        side.manager
+            .listen(side.now, req.service_id, Accepts::Any, Serves::Connections, 8)
+            .unwrap();
         side.receive_from(other, &CmMessage::Req(req));
         assert!(side.events().is_empty());
         let sent = side.sent();
@@ -106,7 +108,7 @@ fn a_request_must_name_the_port_that_sent_it() {
 fn ports_of_one_subnet_are_told_apart_by_their_lids() {
     let (from, req) = captured();
     let mut side = Side::new(Gid::ZERO);
-    side.manager.listen(side.now, req.service_id, Accepts::Any, 8).unwrap();
+    side.manager.listen(side.now, req.service_id, Accepts::Any, Serves::Connections, 8).unwrap();
     let mut conns = Vec::new();
     for lid in [Lid(2), Lid(3)] {
         let mut req = req;
@@ -132,7 +134,7 @@ fn an_ip_service_has_ip_addresses_in_its_private_data() {
     req.private_data = feroce_cm::rdma::connect_data(src, dst, &[]).unwrap();
     req.mtu_code = Pmtu::B2048.code();
     let mut side = Side::new(Gid::ZERO);
-    side.manager.listen(side.now, req.service_id, Accepts::Any, 8).unwrap();
+    side.manager.listen(side.now, req.service_id, Accepts::Any, Serves::Connections, 8).unwrap();
     side.receive_from(from, &CmMessage::Req(req));
     let events = side.events();
     let [Event::Request(incoming)] = &events[..] else { panic!("{events:?}") };

@@ -9,7 +9,7 @@
 use std::collections::BTreeMap;
 
 use crate::common::{A, B, SERVICE, connect, peer};
-use feroce_cm::{Accept, Accepts, Config, ConnId, Event, Manager, Transmit, code_ns};
+use feroce_cm::{Accept, Accepts, Config, ConnId, Event, Manager, Serves, Transmit, code_ns};
 use feroce_train::Instant;
 use feroce_wire::cm::RejReason;
 use feroce_wire::{Gid, Qpn};
@@ -58,7 +58,9 @@ impl Node {
             max_answers,
             ..Config::default()
         });
-        manager.listen(Instant::from_nanos(0), SERVICE, Accepts::Any, 64).unwrap();
+        manager
+            .listen(Instant::from_nanos(0), SERVICE, Accepts::Any, Serves::Connections, 64)
+            .unwrap();
         // Half of the nodes that come back use the numbers of their queue pairs again.
         let qpn = if seed & 2 == 0 { 0x100 } else { 0x100 + 0x1000 * lives as u32 };
         Self { gid, manager, stories: BTreeMap::new(), qpn, lives }

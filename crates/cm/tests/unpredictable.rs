@@ -6,7 +6,7 @@ mod uniform;
 
 use crate::common;
 use crate::common::{A, B, Side, connect, req};
-use feroce_cm::{Accepts, Config};
+use feroce_cm::{Accepts, Config, Serves};
 use feroce_wire::Qpn;
 use feroce_wire::cm::CmMessage;
 
@@ -44,7 +44,9 @@ fn ten_thousand_of_the_passive_side() {
             ..Config::default()
         },
     );
-    side.manager.listen(side.now, common::SERVICE, Accepts::Any, u32::MAX).unwrap();
+    side.manager
+        .listen(side.now, common::SERVICE, Accepts::Any, Serves::Connections, u32::MAX)
+        .unwrap();
     let request = req(1, 2);
     let (mut ids, mut psns) = (Vec::new(), Vec::new());
     for n in 0..10_000 {

@@ -2,13 +2,16 @@
 #![cfg(feature = "sim")]
 
 use std::cell::Cell;
+use std::future::{Future as _, poll_fn};
+use std::pin::pin;
 use std::rc::Rc;
+use std::task::Poll;
 use std::time::Duration;
 
 use feroce::cm::{Activity, Connecting, Connector, Listener, Request};
 use feroce::sim::{Fault, Host, World};
 use feroce::{
-    Access, Data, InlineBytes, Pool, QpCap, Remote, Rkey, Router, SendOp, SendWr, WcStatus,
+    Access, Data, Inbox, InlineBytes, Pool, QpCap, Remote, Rkey, Router, SendOp, SendWr, WcStatus,
 };
 
 type Result<T> = std::result::Result<T, Box<dyn std::error::Error>>;
@@ -209,6 +212,59 @@ fn buffers_belong_to_their_requests_until_those_are_complete() {
         assert_eq!((cqe.status, buf.is_none()), (WcStatus::Flushed, true));
         drop((qp, router));
         assert_eq!(pool.available(), 3);
+        Ok::<_, Box<dyn std::error::Error>>(())
+    });
+    world.run().unwrap_or_else(|e| panic!("{e}"));
+}
+
+/// Two tasks of one host: one takes messages, the other sends them and sees them counted.
+#[test]
+fn an_inbox_gives_messages_in_order_and_lets_other_tasks_run() {
+    const COUNT: usize = 100;
+    let mut world = World::new(1).expect("a world");
+    world.host("alone", |host| async move {
+        let context = host.context();
+        let (pd, sends) = (context.alloc_pd()?, Router::new(&context.create_cq(COUNT as u32)?));
+        let cq = context.create_cq(COUNT as u32)?;
+        let (inbox, pool) = (Inbox::new(&cq), Pool::new(&pd, COUNT, 64)?);
+        let srq = pd.create_srq(COUNT as u32, 1)?;
+        let cap = QpCap::new(COUNT as u32, 0);
+        let mut qp = pd.rc_qp(sends.cq(), &cq, cap).srq(&srq).create()?;
+        qp.connect(&qp.endpoint()?)?;
+        while let Some(buf) = pool.try_take() {
+            inbox.recv_buf_shared(&srq, buf)?;
+        }
+        for id in 0..COUNT as u8 {
+            let data = Data::Inline(InlineBytes::new(&[id; 8]));
+            match id as usize == COUNT - 1 {
+                true => drop(sends.send(&mut qp, SendWr::new(0, SendOp::Send, data))?),
+                false => sends.send_unsignaled(&mut qp, SendWr::new(0, SendOp::Send, data))?,
+            }
+        }
+        let (mut taken, mut pauses) = (0, 0);
+        poll_fn(|cx| {
+            while taken < COUNT {
+                let Poll::Ready((cqe, buf)) = pin!(inbox.next()).poll(cx) else {
+                    pauses += 1;
+                    return Poll::Pending;
+                };
+                let buf = buf.expect("a buffer");
+                assert_eq!(
+                    (&buf[..cqe.byte_len as usize], cqe.qpn),
+                    (&[taken as u8; 8][..], qp.qpn())
+                );
+                taken += 1;
+            }
+            Poll::Ready(())
+        })
+        .await;
+        assert!(pauses >= COUNT / 32, "{pauses}");
+        assert_eq!(pool.available(), COUNT);
+
+        // A receive that is still posted when its queue pair goes keeps its buffer for ever.
+        inbox.recv_buf_shared(&srq, pool.take().await)?;
+        drop((qp, inbox));
+        assert_eq!(pool.available(), COUNT - 1);
         Ok::<_, Box<dyn std::error::Error>>(())
     });
     world.run().unwrap_or_else(|e| panic!("{e}"));

@@ -10,23 +10,24 @@ use feroce_wire::{Lid, Pkey, Psn, Qkey};
 
 use super::{CallError, Manager};
 use crate::conn::{Conn, Ends, ReqSent, SidrSent, Times};
-use crate::listen::{Accepts, ListenError, ListenId};
+use crate::listen::{Accepts, ListenError, ListenId, Serves};
 use crate::out::Out;
 use crate::params::{Accept, Ask, ConnId, Connect, Peer, QpPlan, Reply};
 use crate::retry::{Retry, ack_timeout, code_ns};
 
 impl Manager {
-    /// Listens for requests; at most `backlog` of them wait until the consumer takes them. Requests
-    /// for the service that arrived shortly before this call and still wait for a listener come
-    /// first.
+    /// Listens for requests of a kind; at most `backlog` wait until the consumer takes them.
+    /// Requests for the service that arrived shortly before this call and still wait for a listener
+    /// come first.
     pub fn listen(
         &mut self,
         now: Instant,
         service: ServiceId,
         accepts: Accepts,
+        serves: Serves,
         backlog: u32,
     ) -> Result<ListenId, ListenError> {
-        let listener = self.listeners.add(service, accepts, backlog)?;
+        let listener = self.listeners.add(service, accepts, serves, backlog)?;
         for early in self.early.take(service) {
             self.on_message(now, early.from, early.transaction, early.message);
         }

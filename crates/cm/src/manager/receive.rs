@@ -16,6 +16,7 @@ use crate::conn::{
 use crate::conn::{SidrRcvd, empty_sidr_rep};
 use crate::early::Early;
 use crate::event::{Cause, Event, Incoming, IncomingSidr};
+use crate::listen::Serves;
 use crate::params::{ConnId, PathParams, Peer, QpPlan, Transport};
 use crate::question::Held;
 use crate::retry::{ack_timeout, code_ns};
@@ -68,6 +69,10 @@ impl Manager {
         let Some(listener) = self.listeners.find(req.service_id, from.local.gid) else {
             return self.on_early(now, from, transaction, CmMessage::Req(*req));
         };
+        if !self.listeners.serves(listener, Serves::Connections) {
+            self.out.counters.refused_invalid += 1;
+            return self.refuse_req(now, from, transaction, req, RejReason::INVALID_TRANSPORT);
+        }
         let has_ip = self.listeners.has_addresses(listener);
         let (plan, ip) = match self.read_req(from, req, has_ip) {
             Ok(read) => read,
@@ -418,6 +423,10 @@ impl Manager {
         let Some(listener) = self.listeners.find(req.service_id, from.local.gid) else {
             return self.on_early(now, from, transaction, CmMessage::SidrReq(*req));
         };
+        if !self.listeners.serves(listener, Serves::Datagrams) {
+            self.out.counters.refused_invalid += 1;
+            return self.refuse_sidr(now, from, transaction, req, SidrStatus::UNSUPPORTED);
+        }
         let ip = match ip_header(&req.private_data) {
             _ if !self.listeners.has_addresses(listener) => None,
             Ok(ip) => Some(ip),

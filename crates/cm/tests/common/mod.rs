@@ -3,7 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "a test that cannot be set up has failed")]
 
 use feroce_cm::rdma::{PortSpace, connect_data};
-use feroce_cm::{Accept, Accepts, Config, ConnId, Connect, Event, ListenId, Manager, Peer};
+use feroce_cm::{Accept, Accepts, Config, ConnId, Connect, Event, ListenId, Manager, Peer, Serves};
 use feroce_train::Instant;
 use feroce_wire::cm::{CmMessage, CommId, Rep, Req, ServiceId};
 use feroce_wire::{Gid, Psn, Qkey, Qpn};
@@ -34,7 +34,7 @@ impl Side {
     }
 
     pub fn listen(&mut self) -> ListenId {
-        self.manager.listen(self.now, SERVICE, Accepts::Any, 8).unwrap()
+        self.manager.listen(self.now, SERVICE, Accepts::Any, Serves::Connections, 8).unwrap()
     }
 
     /// Requests a connection and returns the REQ that was sent.

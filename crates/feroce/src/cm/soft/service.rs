@@ -8,7 +8,7 @@ use std::sync::{Arc, Weak};
 use feroce_cm::rdma::{ConnParam, EventKind, ip_of};
 use feroce_cm::{
     Accepts, Cause, Config, ConnId, Event, Incoming, IncomingSidr, ListenError, ListenId, Manager,
-    Peer, QpPlan,
+    Peer, QpPlan, Serves,
 };
 use feroce_engine::{Engine, ModifyQpError, QpAttr, QpState};
 use feroce_local::Registry;
@@ -270,7 +270,8 @@ impl Service {
         accepts: Accepts,
         backlog: u32,
     ) -> Result<ListenId, ListenError> {
-        let listener = self.manager.listen(now, service, accepts, backlog)?;
+        let serves = if id.is_datagrams { Serves::Datagrams } else { Serves::Connections };
+        let listener = self.manager.listen(now, service, accepts, serves, backlog)?;
         self.listeners.insert(listener, Arc::clone(id));
         self.services.insert(listener, (service, accepts));
         Ok(listener)
@@ -324,8 +325,8 @@ impl Service {
     fn on_event(&mut self, engine: &mut Engine, now: Instant, event: Event) {
         let conn = event.conn();
         match event {
-            Event::Request(incoming) => return self.on_request(now, &incoming),
-            Event::SidrRequest(incoming) => return self.on_sidr_request(now, &incoming),
+            Event::Request(incoming) => return self.on_request(&incoming),
+            Event::SidrRequest(incoming) => return self.on_sidr_request(&incoming),
             _ => {}
         }
         let Some(id) = self.ids.get(&conn).cloned() else { return };
@@ -415,7 +416,7 @@ impl Service {
         self.tell(Queued { conn, private_data, ..Queued::new(kind, id, 0) });
     }
 
-    fn on_request(&mut self, now: Instant, incoming: &Incoming) {
+    fn on_request(&mut self, incoming: &Incoming) {
         let req = &incoming.req;
         let private_data = match incoming.ip {
             Some(_) => req.private_data[IP_CM_LEN..].to_vec(),
@@ -423,7 +424,7 @@ impl Service {
         };
         let offer = offer_of(req, &private_data);
         let from = (incoming.listener, incoming.conn, incoming.peer);
-        self.request(now, from, (req.service_id, Some(req)), incoming.ip, offer, private_data);
+        self.request(from, (req.service_id, Some(req)), incoming.ip, offer, private_data);
         if incoming.peer.is_subnet()
             && let Some(id) = self.ids.get(&incoming.conn)
         {
@@ -431,7 +432,7 @@ impl Service {
         }
     }
 
-    fn on_sidr_request(&mut self, now: Instant, incoming: &IncomingSidr) {
+    fn on_sidr_request(&mut self, incoming: &IncomingSidr) {
         let req = &incoming.req;
         let private_data = match incoming.ip {
             Some(_) => req.private_data[IP_CM_LEN..].to_vec(),
@@ -439,13 +440,12 @@ impl Service {
         };
         let offer = ConnParam { private_data: private_data.clone(), ..ConnParam::default() };
         let from = (incoming.listener, incoming.conn, incoming.peer);
-        self.request(now, from, (req.service_id, None), incoming.ip, offer, private_data);
+        self.request(from, (req.service_id, None), incoming.ip, offer, private_data);
     }
 
     /// Creates the id of a request, and delivers the request to the listener.
     fn request(
         &mut self,
-        now: Instant,
         (listen_id, conn, peer): (ListenId, ConnId, Peer),
         (service, req): (ServiceId, Option<&Req>),
         ip: Option<IpCm>,
@@ -453,11 +453,6 @@ impl Service {
         private_data: Vec<u8>,
     ) {
         let Some(listener) = self.listeners.get(&listen_id).cloned() else { return };
-        if listener.is_datagrams != req.is_none() {
-            // The service is of the other kind.
-            let _ = self.manager.reject(now, conn, RejReason::CONSUMER, &[0; 148]);
-            return self.manager.destroy(now, conn);
-        }
         let (queue, native) = {
             let inner = listener.lock();
             (Arc::clone(&inner.queue), inner.ib)
