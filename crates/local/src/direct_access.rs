@@ -23,8 +23,14 @@ use super::registry::Wake;
 use super::shared::{Files, Mapped};
 use crate::sys::{FileId, FilePlace};
 
-/// Slots of the table of direct access. An entry replaces another one with the same index.
-const PLACES: usize = 256;
+/// Places of the table of direct access.
+const PLACES: usize = 1024;
+
+/// Places that a path may have. One that finds all of them taken replaces another, which then goes
+/// by packets for a while.
+const WAYS: usize = 8;
+
+const _: () = assert!(PLACES.is_power_of_two() && PLACES.is_multiple_of(WAYS), "sets of places");
 
 /// How many files stay mapped although all direct access to them was revoked: a peer that registers
 /// memory for each request anew grants access to the same files again.
@@ -267,7 +273,8 @@ impl DirectAccessTable {
         let behind = file.or_else(|| open(self).map(|open| Behind::Process(open, at)));
         let Some(behind) = behind else { return };
         self.places.resize_with(PLACES, || None);
-        self.places[place_of(&offer.path)] = Some(Box::new(DirectAccess {
+        let place = self.place_for(&offer.path);
+        self.places[place] = Some(Box::new(DirectAccess {
             path: offer.path,
             slot,
             generation,
@@ -345,7 +352,18 @@ impl DirectAccessTable {
     /// The direct access for a path.
     #[inline]
     pub(super) fn find(&self, path: &DirectPath) -> Option<&DirectAccess> {
-        self.places.get(place_of(path))?.as_deref().filter(|direct| direct.path == *path)
+        let mut all = places_of(path).filter_map(|place| self.places.get(place)?.as_deref());
+        all.find(|direct| direct.path == *path)
+    }
+
+    /// Where direct access for a path is recorded: where it is already, or where none is. If there
+    /// is no such place, another path loses its own, which is granted again some time.
+    fn place_for(&self, path: &DirectPath) -> usize {
+        let is_own =
+            |place: &usize| self.places[*place].as_ref().is_some_and(|at| at.path == *path);
+        let is_free = |place: &usize| self.places[*place].is_none();
+        let found = places_of(path).find(is_own).or_else(|| places_of(path).find(is_free));
+        found.unwrap_or_else(|| place_of(path))
     }
 
     /// Forgets every entry for which `keep` returns false.
@@ -363,7 +381,14 @@ impl DirectAccessTable {
     }
 }
 
-/// The index in the table for a path.
+/// The indices in the table that a path may have, from the first choice on.
+#[inline]
+fn places_of(path: &DirectPath) -> impl Iterator<Item = usize> {
+    let first = place_of(path);
+    (0..WAYS).map(move |way| first ^ way)
+}
+
+/// The first choice of an index for a path.
 #[inline]
 fn place_of(path: &DirectPath) -> usize {
     let numbers = [path.from.1.get(), path.to.1.get(), path.rkey.0];

@@ -8,6 +8,11 @@ use feroce_train::Instant;
 use super::Driver;
 use super::turn::Turn;
 
+/// A consumer that has not polled for so long has much else to do: its requests are complete at
+/// once, say. Then it takes all that has arrived, so that queue pairs whose requests go by packets
+/// do not wait for a poll with each of them.
+const SELDOM_NS: u64 = 50_000;
+
 /// What a thread that looked at the link found.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Looked {
@@ -84,8 +89,11 @@ impl Driver {
         // The clock is read before the link is checked, which takes longer, so that a packet which
         // arrives meanwhile need not wait for the clock.
         let now = self.now();
+        let before = self.polled_at.load(Ordering::Relaxed);
         self.polled_at.store(now.as_nanos(), Ordering::Relaxed);
         self.pollers.note(now);
+        let is_seldom = now.as_nanos().saturating_sub(before) > SELDOM_NS;
+        let turn = if is_seldom && !self.clock.is_virtual() { Turn::Receive } else { turn };
         let link = self.try_link();
         if self.backoff.is_fresh() && link.as_ref().is_some_and(|link| link.has_no_work()) {
             drop(link);

@@ -30,10 +30,10 @@ impl Driver {
     }
 
     /// Executes a request at once, if [`Engine::try_direct`] can and no other thread uses the
-    /// engine.
+    /// engine or waits for it.
     #[inline]
     pub(crate) fn try_direct(&self, qpn: Qpn, wr: &SendWr) -> bool {
-        let Some(mut state) = self.try_state() else { return false };
+        let Some(mut state) = self.try_state_to_copy() else { return false };
         let is_done = state.engine.try_direct(|| self.now(), qpn, wr);
         state.tell();
         drop(state);
@@ -41,11 +41,27 @@ impl Driver {
         is_done
     }
 
+    /// The engine, for a thread that copies payload under its lock.
+    ///
+    /// A consumer that posts one long request after the other may never drive the device, because
+    /// each is complete at once. Another thread does it then, for queue pairs whose requests go by
+    /// packets, and needs the lock for each packet: it must not wait for many copies each time, or
+    /// the requests of those queue pairs run into their timeouts.
+    #[inline]
+    pub(super) fn try_state_to_copy(&self) -> Option<StateGuard<'_>> {
+        if self.locks.is_inner_awaited() {
+            cold_path();
+            return None;
+        }
+        self.try_state()
+    }
+
     /// Executes posted requests at once, as far as [`Engine::try_direct_posted`] can, unless
-    /// another thread uses the engine. False: the doorbell must be rung for the others.
+    /// another thread uses the engine or waits for it. False: the doorbell must be rung for the
+    /// others.
     pub(crate) fn try_direct_posted(&self, qpn: Qpn) -> bool {
         loop {
-            let Some(mut state) = self.try_state() else { return false };
+            let Some(mut state) = self.try_state_to_copy() else { return false };
             let done = state.engine.try_direct_posted(|| self.now(), qpn);
             state.tell();
             drop(state);

@@ -192,3 +192,65 @@ fn a_thread_that_waits_for_the_link_gets_it_before_one_that_takes_it_again_and_a
         }
     });
 }
+
+#[test]
+fn a_thread_that_waits_for_the_engine_gets_it_before_the_next_copy() {
+    let context = Device::at(["127.0.0.1".parse().unwrap()]).open().unwrap();
+    let driver = context.driver().unwrap();
+    let has_had_it = AtomicBool::new(false);
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            let state = driver.state();
+            has_had_it.store(true, Ordering::Relaxed);
+            drop(state);
+        });
+        let mut copies = 0;
+        while !has_had_it.load(Ordering::Relaxed) {
+            let Some(state) = driver.try_state_to_copy() else { continue };
+            copies += 1;
+            while !driver.locks.is_inner_awaited() && !has_had_it.load(Ordering::Relaxed) {
+                thread::yield_now();
+            }
+            drop(state);
+            // The driver thread may wait, too, and get it first.
+            assert!(copies <= 3, "a thread waits, and another copies {copies} times");
+        }
+    });
+}
+
+/// A queue pair without direct access goes by packets, beside others whose requests are complete at
+/// once and leave little time for packets.
+#[test]
+fn all_of_many_queue_pairs_get_direct_access() {
+    const QPS: usize = 64;
+    let contexts = ["127.0.0.1", "127.0.0.2"]
+        .map(|address| Device::at([address.parse().unwrap()]).open().unwrap());
+    let [here, there] = contexts.each_ref().map(|context| context.alloc_pd().unwrap());
+    let [cq, other] = contexts.each_ref().map(|context| context.create_cq(64).unwrap());
+    let from = here.alloc_mr(4096, Access::LOCAL_WRITE).unwrap();
+    let to = there.alloc_mr(4096, Access::LOCAL_WRITE | Access::REMOTE_WRITE).unwrap();
+    let mut qps: Vec<(Qp, Qp)> = (0..QPS)
+        .map(|_| {
+            let mut qp = here.rc_qp(&cq, &cq, QpCap::new(4, 1)).create().unwrap();
+            let mut peer = there.rc_qp(&other, &other, QpCap::new(1, 1)).create().unwrap();
+            qp.connect(&peer.endpoint().unwrap()).unwrap();
+            peer.connect(&qp.endpoint().unwrap()).unwrap();
+            (qp, peer)
+        })
+        .collect();
+    let write = |qp: &mut Qp| {
+        let write = SendWr::new(0, SendOp::Write(to.remote(0)), from.data(0..4096));
+        qp.post_send([write]).unwrap();
+        let is_direct = cq.take_one().is_some();
+        if !is_direct {
+            cq.wait().unwrap();
+        }
+        is_direct
+    };
+    // The peer grants it when it has executed a WRITE.
+    for (qp, _) in &mut qps {
+        assert!((0..100).any(|_| write(qp)), "memory of another device can be mapped");
+    }
+    let lost = qps.iter_mut().filter_map(|(qp, _)| (!write(qp)).then(|| qp.qpn())).count();
+    assert_eq!(lost, 0, "queue pairs that have lost it to others");
+}
