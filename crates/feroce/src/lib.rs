@@ -49,6 +49,7 @@ mod device;
 mod driver;
 mod error;
 mod fabric_port;
+mod inbox;
 mod life;
 mod mr;
 mod pd;
@@ -106,6 +107,7 @@ pub use feroce_train::{Framing, GidEntry, Hop, InlineBytes, Instant, LinkLayer};
 pub use feroce_wire as wire;
 #[doc(inline)]
 pub use feroce_wire::{Gid, Imm, Lid, Lkey, Pkey, Pmtu, Psn, Qkey, Qpn, Rkey, Srqn};
+pub use inbox::Inbox;
 pub use mr::{Mr, Mw, Rereg};
 pub use pd::Pd;
 pub use pool::{Buf, Exposed, Pool};

@@ -16,7 +16,7 @@ use crate::pool::Buf;
 use crate::qp::Qp;
 use crate::srq::Srq;
 use crate::{PostError, sys};
-use routes::{Due, Routes};
+use routes::{Due, Routes, UNROUTED};
 
 /// Hands each completion of a queue to the future of its request, so that many tasks can use one
 /// queue. Cheap to clone; all clones are the same router.
@@ -83,6 +83,15 @@ impl Router {
         let flags = wr.flags | SendFlags::SIGNALED;
         let posted = qp.post_one(SendWr { wr_id: number, flags, ..wr });
         self.posted(number, posted).map_err(|refused| refused.error)
+    }
+
+    /// Posts a send without the flag "signaled": it has no completion unless it fails, and that one
+    /// is dropped. A signaled request behind it on the same queue pair completes after it; until
+    /// one does, its place in the send queue may stay taken. Its bytes are inline, or in memory
+    /// that stays as it is until then.
+    pub fn send_unsignaled(&self, qp: &mut Qp, wr: SendWr) -> Result<(), PostError> {
+        let flags = wr.flags - SendFlags::SIGNALED;
+        qp.post_one(SendWr { wr_id: UNROUTED, flags, ..wr })
     }
 
     /// Posts a receive. The result resolves with the completion.

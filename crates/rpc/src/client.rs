@@ -8,7 +8,7 @@ use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use feroce::cm::{Connector, Manager};
-use feroce::{Access, Buf, Exposed, Pd, Pool, Remote, Router, SendOp, WcStatus};
+use feroce::{Access, Buf, Exposed, Inbox, Pd, Pool, Remote, Router, SendOp, WcStatus};
 
 use crate::calls::ByNumber;
 use crate::error::{Error, Malformed, Status};
@@ -99,14 +99,12 @@ impl Client {
         let agreed = limits.agree(connection.private_data()).ok_or(Error::NotAServer)?;
         let pd = connection.pd().clone();
         let pool = Pool::new(&pd, 2 * limits.receives(), limits.message_len())?;
-        let router = Router::new(connection.recv_cq());
+        let inbox = Inbox::new(connection.recv_cq());
         // The server does not speak first, so nothing arrives before these are posted.
         let bufs = std::iter::from_fn(|| pool.try_take()).take(agreed.receives());
-        let mut receives = Vec::new();
         for buf in bufs {
-            let posted = router.recv_buf(&mut connection, buf);
             // A queue pair that has just ended refuses it.
-            receives.push(posted.map_err(|_| Error::Disconnected)?);
+            inbox.recv_buf(&mut connection, buf).map_err(|_| Error::Disconnected)?;
         }
         let sends = Router::new(connection.send_cq());
         let link = Link::new(connection, sends, pool.clone());
@@ -114,9 +112,7 @@ impl Client {
         let (limits, state, tasks) = (agreed, Mutex::default(), Tasks::default());
         let (spawner, tasks) = (tasks.spawner(), Mutex::new(tasks));
         let shared = Arc::new(Shared { link, limits, pd, turns, state, tasks, spawner });
-        for received in receives {
-            shared.spawner.spawn(receive(Arc::clone(&shared), router.clone(), received));
-        }
+        shared.spawner.spawn(receive(Arc::clone(&shared), inbox));
         Ok((Self { shared: Arc::clone(&shared) }, Connection { shared }))
     }
 
@@ -420,25 +416,28 @@ impl Shared {
     }
 }
 
-/// Keeps one receive posted, until the connection ends.
-async fn receive(shared: Arc<Shared>, router: Router, mut received: feroce::RoutedBuf) {
-    loop {
-        let (cqe, buf) = received.await;
+/// Takes messages, and keeps as many receives posted, until the connection has ended and all of
+/// them have come back.
+async fn receive(shared: Arc<Shared>, inbox: Inbox) {
+    let mut posted = shared.limits.receives();
+    while posted > 0 {
+        let (cqe, buf) = inbox.next().await;
         let Some(buf) = buf.filter(|_| cqe.status == WcStatus::Success) else {
-            return shared.end(End::Disconnected);
+            posted -= 1;
+            shared.end(End::Disconnected);
+            continue;
         };
         // The place of this message is taken before the message is looked at: the call that it
         // ends may be followed by another at once.
         let (message, next) = take_message(shared.link.pool(), buf, cqe.byte_len as usize);
-        let posted = router.recv_buf(&mut shared.link.connection(), next);
-        if let Err(malformed) = shared.handle(message) {
-            return shared.end(End::Malformed(malformed));
+        if inbox.recv_buf(&mut shared.link.connection(), next).is_err() {
+            posted -= 1;
         }
-        match posted {
-            Ok(next) => received = next,
-            Err(_) => return shared.end(End::Disconnected),
+        if let Err(malformed) = shared.handle(message) {
+            shared.end(End::Malformed(malformed));
         }
     }
+    shared.end(End::Disconnected);
 }
 
 /// Runs a connection of a [`Client`]; resolves when it has ended.

@@ -2,17 +2,22 @@
 //! taking those that arrive.
 
 use std::ops::Range;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use feroce::cm::{CmId, Connection};
 use feroce::{
     Buf, Data, InlineBytes, Pd, Pool, QpState, Qpn, Remote, Routed, RoutedBuf, Router, SendOp,
-    SendWr, WcStatus,
+    SendWr,
 };
 
 use crate::header::{Header, LONG};
 use crate::limits::INLINE;
 use crate::message::Body;
+
+/// One in so many short messages has a completion, with which those before it leave the send queue,
+/// too.
+const SIGNALED: u32 = 16;
 
 /// A connection on which any task may post.
 #[derive(Debug)]
@@ -23,24 +28,8 @@ pub(crate) struct Link {
     pd: Pd,
     id: CmId,
     qpn: Qpn,
-}
-
-/// A message that was posted. Dropping it withdraws nothing.
-#[derive(Debug)]
-pub(crate) enum Sent {
-    Inline(Routed),
-    Buffer(RoutedBuf),
-}
-
-impl Sent {
-    /// Waits until the peer has the message, or the connection has ended; says which.
-    pub(crate) async fn done(self) -> Result<(), Ended> {
-        let cqe = match self {
-            Self::Inline(routed) => routed.await,
-            Self::Buffer(routed) => routed.await.0,
-        };
-        if cqe.status == WcStatus::Success { Ok(()) } else { Err(Ended) }
-    }
+    /// Short messages that were sent.
+    short: AtomicU32,
 }
 
 /// The connection takes no message any more.
@@ -50,7 +39,8 @@ pub(crate) struct Ended;
 impl Link {
     pub(crate) fn new(connection: Connection, sends: Router, pool: Pool) -> Self {
         let (id, pd, qpn) = (connection.id().clone(), connection.pd().clone(), connection.qpn());
-        Self { connection: Mutex::new(connection), sends, pool, pd, id, qpn }
+        let (connection, short) = (Mutex::new(connection), AtomicU32::new(0));
+        Self { connection, sends, pool, pd, id, qpn, short }
     }
 
     pub(crate) fn connection(&self) -> MutexGuard<'_, Connection> {
@@ -84,18 +74,29 @@ impl Link {
     }
 
     /// Sends a message. Its body, if that is behind the header, is copied.
-    pub(crate) fn send(&self, header: &Header, body: &[u8]) -> Result<Sent, Ended> {
+    /// This tells nothing of its arrival; [`probe`](Self::probe) does, of all messages before.
+    pub(crate) fn send(&self, header: &Header, body: &[u8]) -> Result<(), Ended> {
         let len = header.header_len() + body.len();
         if len <= INLINE {
             let mut bytes = [0; INLINE];
             let end = header.emit(&mut bytes);
             bytes[end..len].copy_from_slice(body);
-            return self.post_inline(SendOp::Send, &bytes[..len]).map(Sent::Inline);
+            return self.send_short(&bytes[..len]);
         }
         let mut buf = self.buffer(len)?;
         let end = header.emit(&mut buf[..LONG]);
         buf[end..len].copy_from_slice(body);
-        self.transfer(SendOp::Send, buf, len).map(Sent::Buffer)
+        self.transfer(SendOp::Send, buf, len).map(drop)
+    }
+
+    fn send_short(&self, bytes: &[u8]) -> Result<(), Ended> {
+        let wr = SendWr::new(0, SendOp::Send, Data::Inline(InlineBytes::new(bytes)));
+        let has_completion = self.short.fetch_add(1, Ordering::Relaxed) % SIGNALED == SIGNALED - 1;
+        let sent = match has_completion {
+            true => self.post(|sends, connection| sends.send(connection, wr).map(drop)),
+            false => self.sends.send_unsignaled(&mut self.connection(), wr),
+        };
+        sent.map_err(|_| Ended)
     }
 
     /// A buffer for a message. If all are in use, one is registered for it, so that sending never
@@ -107,21 +108,17 @@ impl Link {
     }
 
     /// Asks the peer's adapter for a sign of life: a write of no bytes, which needs no receive and
-    /// no memory there, and which the peer's program does not see.
+    /// no memory there, and which the peer's program does not see. It comes after all messages that
+    /// were sent before.
     pub(crate) fn probe(&self) -> Result<Routed, Ended> {
-        self.post_inline(SendOp::Write(Remote::default()), &[])
+        let data = Data::Inline(InlineBytes::new(&[]));
+        let wr = SendWr::new(0, SendOp::Write(Remote::default()), data);
+        self.post(|sends, connection| sends.send(connection, wr).map_err(|_| Ended))
     }
 
     /// Whether its queue pair can send.
     pub(crate) fn is_alive(&self) -> bool {
         self.connection().state() == QpState::Rts
-    }
-
-    fn post_inline(&self, op: SendOp, bytes: &[u8]) -> Result<Routed, Ended> {
-        let data = Data::Inline(InlineBytes::new(bytes));
-        self.post(|sends, connection| {
-            sends.send(connection, SendWr::new(0, op, data)).map_err(|_| Ended)
-        })
     }
 
     /// Sends, reads or writes the first bytes of a buffer.

@@ -12,14 +12,14 @@ use std::sync::{Arc, Mutex};
 use std::task::Poll;
 
 use feroce::cm::{Accepting, Listener, Manager};
-use feroce::{Pd, Pool, Router};
+use feroce::{Inbox, Pd, Pool, Router};
 
 use crate::error::{Error, Rejection};
 use crate::limits::{Limits, rejection};
 use crate::tasks::Tasks;
 use crate::turns::Turns;
 pub use options::{Handler, ServerOptions};
-use receive::{post_receives, take};
+use receive::{post_receives, receive, take};
 use shared::{Shared, lock};
 
 /// Answers the calls of clients. All of its connections share one domain, one pool of buffers, one
@@ -63,7 +63,7 @@ impl Server {
         let long = Pool::new(&pd, options.long_requests.max(1), limits.longest as usize)?;
         let tasks = Tasks::default();
         let shared = Arc::new(Shared {
-            receives: Router::new(&recv_cq),
+            inbox: Inbox::new(&recv_cq),
             sends: Router::new(&send_cq),
             spawner: tasks.spawner(),
             handlers: Turns::new(options.handlers.max(1)),
@@ -100,6 +100,7 @@ impl Server {
     /// this future; one that computes for long should spawn a task of the runtime.
     pub async fn serve(self, service: impl Handler) -> Result<(), Error> {
         let Self { shared, listener, mut tasks } = self;
+        shared.spawner.spawn(receive(Arc::clone(&shared), service.clone()));
         let failure = Arc::new(Mutex::new(None));
         shared.spawner.spawn({
             let (shared, failure) = (Arc::clone(&shared), Arc::clone(&failure));
@@ -121,11 +122,12 @@ impl Server {
         })
         .await?;
         let peers = std::mem::take(&mut lock(&shared.peers).by_qpn);
-        for peer in peers.values() {
-            let last = lock(&peer.last).take();
-            if let Some(last) = last {
+        // The last replies are to arrive before their connections end.
+        let probes: Vec<_> = peers.values().map(|peer| peer.link.probe()).collect();
+        for (peer, probe) in peers.values().zip(probes) {
+            if let Ok(probe) = probe {
                 // A client that is gone does not get its reply.
-                let _ = last.done().await;
+                let _ = probe.await;
             }
             peer.link.end();
         }
@@ -152,7 +154,7 @@ async fn accept(shared: &Arc<Shared>, listener: &Listener, service: &impl Handle
         let plan = plan.cap(limits.cap(0)).cqs(&shared.send_cq, &shared.recv_cq);
         // Dropping a request rejects it.
         let Ok(prepared) = plan.prepare() else { continue };
-        if post_receives(shared, limits, service) {
+        if post_receives(shared, limits) {
             lock(&shared.peers).accepting.insert(prepared.qpn(), Vec::new());
             let connection = connection(Arc::clone(shared), prepared, limits, service.clone());
             shared.spawner.spawn(connection);

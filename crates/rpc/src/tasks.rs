@@ -19,7 +19,7 @@ struct Inner {
     /// Tasks that can go on.
     ready: VecDeque<usize>,
     /// Tasks that were added meanwhile.
-    added: Vec<Task>,
+    added: VecDeque<Task>,
     /// The task that runs all of them.
     outer: Option<Waker>,
     /// Another task runs them at present, and will see which can go on.
@@ -77,7 +77,7 @@ impl fmt::Debug for Spawner {
 
 impl Spawner {
     pub(crate) fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
-        self.0.change(|inner| inner.added.push(Box::pin(task)));
+        self.0.change(|inner| inner.added.push_back(Box::pin(task)));
     }
 
     /// The task of `cx` runs the set, and cannot do so now because another one does.
@@ -95,9 +95,9 @@ impl Spawner {
     }
 }
 
-/// A task of the set.
+/// A place for a task of the set, which is used again when that has ended.
 struct Slot {
-    task: Task,
+    task: Option<Task>,
     wakes: Arc<TaskWaker>,
     /// The same, as futures take it.
     waker: Waker,
@@ -107,7 +107,7 @@ struct Slot {
 #[derive(Default)]
 pub(crate) struct Tasks {
     shared: Arc<Shared>,
-    all: Vec<Option<Slot>>,
+    all: Vec<Slot>,
     free: Vec<usize>,
 }
 
@@ -133,9 +133,9 @@ impl Tasks {
         let mut left = self.shared.lock().ready.len();
         loop {
             let mut inner = self.shared.lock();
-            let added = std::mem::take(&mut inner.added);
-            let ready = if added.is_empty() && left > 0 { inner.ready.pop_front() } else { None };
-            if added.is_empty() && ready.is_none() {
+            let added = inner.added.pop_front();
+            let ready = if added.is_none() && left > 0 { inner.ready.pop_front() } else { None };
+            if added.is_none() && ready.is_none() {
                 inner.outer = Some(cx.waker().clone());
                 if !inner.ready.is_empty() {
                     drop(inner);
@@ -148,7 +148,9 @@ impl Tasks {
                 return if is_empty { Poll::Ready(()) } else { Poll::Pending };
             }
             drop(inner);
-            added.into_iter().for_each(|task| self.add(task));
+            if let Some(task) = added {
+                self.add(task);
+            }
             if let Some(number) = ready {
                 left -= 1;
                 self.run(number);
@@ -180,24 +182,26 @@ impl Tasks {
     }
 
     fn add(&mut self, task: Task) {
-        let number = self.free.pop().unwrap_or(self.all.len());
-        let (shared, is_ready) = (Arc::clone(&self.shared), AtomicBool::new(false));
-        let wakes = Arc::new(TaskWaker { shared, number, is_ready });
-        let waker = Waker::from(Arc::clone(&wakes));
-        if number == self.all.len() {
-            self.all.push(None);
-        }
-        self.all[number] = Some(Slot { task, wakes, waker });
+        let number = self.free.pop().unwrap_or_else(|| {
+            let number = self.all.len();
+            let (shared, is_ready) = (Arc::clone(&self.shared), AtomicBool::new(false));
+            let wakes = Arc::new(TaskWaker { shared, number, is_ready });
+            let waker = Waker::from(Arc::clone(&wakes));
+            self.all.push(Slot { task: None, wakes, waker });
+            number
+        });
+        self.all[number].task = Some(task);
         self.run(number);
     }
 
     fn run(&mut self, number: usize) {
-        // A waker may be called after its task has ended, or another has its place.
-        let Some(Some(Slot { task, wakes, waker })) = self.all.get_mut(number) else { return };
+        let Some(Slot { task, wakes, waker }) = self.all.get_mut(number) else { return };
         // From here on a wake-up is for what this run may not see.
         wakes.is_ready.swap(false, Ordering::AcqRel);
-        if task.as_mut().poll(&mut Context::from_waker(waker)).is_ready() {
-            self.all[number] = None;
+        // A waker may be called after its task has ended, or when another has its place.
+        let Some(running) = task else { return };
+        if running.as_mut().poll(&mut Context::from_waker(waker)).is_ready() {
+            *task = None;
             self.free.push(number);
         }
     }

@@ -206,7 +206,8 @@ type Function = Arc<dyn Fn(Incoming) -> Answering + Send + Sync>;
 /// [`Method`].
 #[derive(Clone, Default)]
 pub struct Methods {
-    by_number: BTreeMap<u32, Function>,
+    /// Shared by the clones, of which each call has one.
+    by_number: Arc<BTreeMap<u32, Function>>,
 }
 
 impl fmt::Debug for Methods {
@@ -253,7 +254,7 @@ impl Methods {
         R: Future<Output = Result<Answer, Status>> + Send + 'static,
     {
         let boxed: Function = Arc::new(move |call| Box::pin(function(call)));
-        let before = self.by_number.insert(number, boxed);
+        let before = Arc::make_mut(&mut self.by_number).insert(number, boxed);
         assert!(before.is_none(), "two methods have the number {number}");
         self
     }

@@ -72,6 +72,9 @@ impl Due {
     }
 }
 
+/// The number of no request: there are never so many slots.
+pub(super) const UNROUTED: u64 = u64::MAX;
+
 fn number(serial: u32, index: usize) -> u64 {
     // There are fewer requests than memory has bytes for their buffers.
     u64::from(serial) << 32 | index as u64

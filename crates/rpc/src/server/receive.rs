@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use feroce::{Cqe, RoutedBuf, WcStatus};
+use feroce::{Cqe, WcStatus};
 
 use super::call::Call;
 use super::options::Handler;
@@ -15,33 +15,33 @@ use crate::sending::{narrow, take_message};
 
 /// Has as many receives posted as the connections need with another one. `false` if there cannot be
 /// as many.
-pub(super) fn post_receives(shared: &Arc<Shared>, limits: Limits, service: &impl Handler) -> bool {
+pub(super) fn post_receives(shared: &Shared, limits: Limits) -> bool {
     let mut peers = lock(&shared.peers);
     peers.needed += limits.receives();
     let more = peers.needed.saturating_sub(peers.posted);
     drop(peers);
     for _ in 0..more {
         let Some(buf) = shared.messages.try_take() else { return false };
-        let Ok(posted) = shared.receives.recv_buf_shared(&shared.srq, buf) else { return false };
+        if shared.inbox.recv_buf_shared(&shared.srq, buf).is_err() {
+            return false;
+        }
         lock(&shared.peers).posted += 1;
-        shared.spawner.spawn(receive(Arc::clone(shared), posted, service.clone()));
     }
     true
 }
 
-/// Keeps one receive posted.
-async fn receive(shared: Arc<Shared>, mut received: RoutedBuf, service: impl Handler) {
+/// Takes messages, and keeps as many receives posted.
+pub(super) async fn receive(shared: Arc<Shared>, service: impl Handler) {
     let most = shared.options.limits.receives();
     loop {
-        let (cqe, buf) = received.await;
-        // Nothing destroys the shared queue, so each receive comes back with its buffer.
-        let Some(buf) = buf else { return };
+        let (cqe, buf) = shared.inbox.next().await;
+        // A completion without a buffer is of no receive that was posted here.
+        let Some(buf) = buf else { continue };
         // The place of this message is taken before the message is looked at: once it is answered,
         // the client may send another.
         let (message, next) = take_message(&shared.messages, buf, cqe.byte_len as usize);
-        match shared.receives.recv_buf_shared(&shared.srq, next) {
-            Ok(next) => received = next,
-            Err(_) => return,
+        if shared.inbox.recv_buf_shared(&shared.srq, next).is_err() {
+            lock(&shared.peers).posted -= 1;
         }
         let sorted = lock(&shared.peers).sort(cqe, message, most);
         if let Some((peer, message)) = sorted {

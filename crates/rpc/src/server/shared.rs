@@ -8,12 +8,12 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Poll, Waker};
 
 use feroce::cm::Connection;
-use feroce::{Cq, Cqe, Instant, Pd, Pool, Qpn, Router, Srq, WcStatus};
+use feroce::{Cq, Cqe, Inbox, Instant, Pd, Pool, Qpn, Router, Srq, WcStatus};
 
 use super::options::ServerOptions;
 use crate::limits::Limits;
 use crate::message::Body;
-use crate::sending::{Link, Sent};
+use crate::sending::Link;
 use crate::tasks::Spawner;
 use crate::turns::Turns;
 
@@ -28,7 +28,7 @@ pub(super) struct Shared {
     pub(super) srq: Srq,
     pub(super) recv_cq: Cq,
     pub(super) send_cq: Cq,
-    pub(super) receives: Router,
+    pub(super) inbox: Inbox,
     pub(super) sends: Router,
     pub(super) messages: Pool,
     pub(super) long: Pool,
@@ -91,8 +91,6 @@ pub(super) struct Peer {
     pub(super) link: Link,
     pub(super) limits: Limits,
     pub(super) calls: Mutex<BTreeMap<u64, Arc<Cancel>>>,
-    /// The last reply, which is to arrive before the connection ends.
-    pub(super) last: Mutex<Option<Sent>>,
     /// Since when it owes a sign of life.
     probed: Mutex<Option<Instant>>,
 }
@@ -100,8 +98,8 @@ pub(super) struct Peer {
 impl Shared {
     fn peer(&self, connection: Connection, limits: Limits) -> Arc<Peer> {
         let link = Link::new(connection, self.sends.clone(), self.messages.clone());
-        let (calls, last, probed) = Default::default();
-        Arc::new(Peer { link, limits, calls, last, probed })
+        let (calls, probed) = Default::default();
+        Arc::new(Peer { link, limits, calls, probed })
     }
 
     pub(super) fn now(&self) -> Instant {
