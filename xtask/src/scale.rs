@@ -11,9 +11,9 @@ use crate::{Failure, Outcome};
 
 pub(crate) const HELP: &str = "\
 Builds what measures how feroce scales over processors: a directory with the stripped command,
-iperf3 and ip where this machine has them, and a script, which prints one table: rates of WRITE,
+iperf3 and ip where this machine has them, and a script, which prints tables: rates of WRITE,
 SEND and READ over a veth pair with 1, 4 and 16 queue pairs and 1, 4 and 8 shards, beside iperf3,
-and of small messages by a thread for each shard.
+and between two processes of the host, and of small messages by a thread for each shard.
 Copy the directory to the machine to be measured, and run its scale.sh there.
 
 Usage: cargo xtask scale [--run SECONDS]
