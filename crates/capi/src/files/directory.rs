@@ -164,7 +164,8 @@ fn remove_dead(base: &Path) {
     }
 }
 
-/// Removes a directory unless another process has it locked.
+/// Removes a directory unless another process has it locked. `directory` was opened by the caller,
+/// and is no file that a child of this process has, too: it would keep the lock.
 fn remove_unused(directory: &File, path: &Path) {
     if directory.try_lock().is_err() || !is_at(directory, path) {
         return;
@@ -184,6 +185,40 @@ pub(crate) fn leave() {
     let Some(directory) = (unsafe { CURRENT.load(Ordering::Acquire).as_ref() }) else { return };
     // A child that never asked for it has only borrowed the parent's lock.
     if directory.owner == process::id() {
-        remove_unused(&directory.lock, &directory.path);
+        directory.give_up();
+    }
+}
+
+impl Directory {
+    /// Removes the directory unless other processes use it.
+    fn give_up(&self) {
+        // Not with this file, which children have as well: as long as one runs, the directory would
+        // stay locked, and the child that opens it now to lock it would wait for itself.
+        let _ = self.lock.unlock();
+        if let Ok(again) = File::open(&self.path) {
+            remove_unused(&again, &self.path);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_child_can_lock_what_its_parent_gives_up() {
+        let name = format!("feroce-directory-{}", process::id());
+        let path = std::env::temp_dir().join(name).join("sys-0");
+        fs::create_dir_all(&path).expect("a directory");
+        let lock = take(&path).expect("it opens").expect("it is there");
+        // A child has the files of its parent, and opens the directory before that removes it.
+        let inherited = lock.try_clone().expect("a descriptor");
+        let opened = File::open(&path).expect("it is there");
+        let parent = Directory { path, lock, owner: process::id() };
+        parent.give_up();
+        assert!(!parent.path.exists());
+        opened.try_lock_shared().expect("the parent keeps no lock in the child's files");
+        drop(inherited);
+        fs::remove_dir(parent.path.with_file_name("")).expect("it is empty");
     }
 }
