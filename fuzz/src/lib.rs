@@ -87,12 +87,15 @@ pub fn cm_mad(bytes: &[u8]) {
     feroce_wire::fuzzing::mad(bytes);
 }
 
-/// The header of a message of `feroce-rpc`: one that is accepted is written as it was read.
+/// Messages of `feroce-rpc`: a header that is accepted is written as it was read.
 pub fn rpc_header(bytes: &[u8]) {
-    let Ok((header, body)) = feroce_rpc::header::Header::parse(bytes) else { return };
-    let mut again = [0; feroce_rpc::header::LONG];
-    let len = header.emit(&mut again);
-    assert_eq!(len + body.len(), bytes.len());
-    let parsed = feroce_rpc::header::Header::parse(&[&again[..len], body].concat()).map(|p| p.0);
-    assert_eq!(parsed, Ok(header));
+    let mut left = bytes;
+    while let Ok((header, body, rest)) = feroce_rpc::header::Header::parse(left) {
+        let mut again = [0; feroce_rpc::header::LONG];
+        let len = header.emit(&mut again);
+        assert_eq!(len + body.len() + rest.len(), left.len());
+        let again = [&again[..len], body].concat();
+        assert_eq!(feroce_rpc::header::Header::parse(&again), Ok((header, body, &[][..])));
+        left = rest;
+    }
 }

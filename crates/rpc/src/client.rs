@@ -3,6 +3,7 @@
 use std::future::poll_fn;
 use std::net::SocketAddr;
 use std::pin::Pin;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
@@ -15,7 +16,7 @@ use crate::error::{Error, Malformed, Status};
 use crate::header::{Header, Kind, Place};
 use crate::limits::{Limits, connect_error};
 use crate::message::{Body, Reply, Request, RequestBody};
-use crate::sending::{Link, narrow, take_message};
+use crate::sending::{Link, each_message, take_message};
 use crate::tasks::{Spawner, Tasks};
 use crate::turns::{Turn, Turns};
 
@@ -40,6 +41,8 @@ struct Shared {
     /// tasks.
     tasks: Mutex<Tasks>,
     spawner: Spawner,
+    /// [`Connection`] may have left tasks that can go on to the caller that has its reply.
+    has_left: AtomicBool,
 }
 
 #[derive(Debug, Default)]
@@ -107,11 +110,13 @@ impl Client {
             inbox.recv_buf(&mut connection, buf).map_err(|_| Error::Disconnected)?;
         }
         let sends = Router::new(connection.send_cq());
-        let link = Link::new(connection, sends, pool.clone());
+        let link = Link::new(connection, sends, pool.clone(), agreed);
         let turns = Turns::new(agreed.window.into());
         let (limits, state, tasks) = (agreed, Mutex::default(), Tasks::default());
         let (spawner, tasks) = (tasks.spawner(), Mutex::new(tasks));
-        let shared = Arc::new(Shared { link, limits, pd, turns, state, tasks, spawner });
+        let has_left = AtomicBool::new(false);
+        let shared = Shared { link, limits, pd, turns, state, tasks, spawner, has_left };
+        let shared = Arc::new(shared);
         shared.spawner.spawn(receive(Arc::clone(&shared), inbox));
         Ok((Self { shared: Arc::clone(&shared) }, Connection { shared }))
     }
@@ -254,7 +259,7 @@ impl Drop for UnderWay<'_> {
     /// The future of the call was dropped, or its request could not be sent.
     fn drop(&mut self) {
         if !self.is_sent {
-            self.shared.finish(self.id);
+            self.shared.finish(self.shared.state(), self.id);
             return;
         }
         let is_open = self.shared.with(self.id, |call| {
@@ -263,14 +268,14 @@ impl Drop for UnderWay<'_> {
             call.is_cancelling
         });
         if is_open != Some(true) {
-            self.shared.finish(self.id);
+            self.shared.finish(self.shared.state(), self.id);
             return;
         }
         let cancel = Header::new(Kind::Cancel, self.id);
         if self.shared.link.send(&cancel, &[]).is_err() {
             // The connection has ended; so do the rights of the server to buffers of the call.
             self.shared.end(End::Disconnected);
-            self.shared.finish(self.id);
+            self.shared.finish(self.shared.state(), self.id);
         }
     }
 }
@@ -287,6 +292,21 @@ impl Shared {
 
     fn tasks(&self) -> MutexGuard<'_, Tasks> {
         self.tasks.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether the connection leaves its tasks to a caller.
+    fn leaves(&self) -> bool {
+        // Before the look: a caller that takes its reply after that sees this.
+        self.has_left.store(true, Ordering::Release);
+        self.is_reply_awaited()
+    }
+
+    /// The connection goes on with what it has left.
+    fn go_on(&self) {
+        if self.has_left.load(Ordering::Acquire) {
+            self.has_left.store(false, Ordering::Release);
+            self.spawner.go_on();
+        }
     }
 
     /// Whether the only call that is under way has its reply, which its caller will take. The
@@ -315,62 +335,60 @@ impl Shared {
     /// Waits for the reply of a call. If it is the only one that is under way, the caller receives
     /// the reply itself.
     fn await_reply(&self, id: u64, cx: &Context<'_>) -> Poll<Result<Reply, Error>> {
-        let mut reply = self.poll_reply(id, cx);
-        if reply.is_pending()
-            && self.state().calls.len() == 1
-            && let Ok(mut tasks) = self.tasks.try_lock()
-        {
-            // This task need not be woken for what it does itself.
-            self.with(id, |call| call.waker = None);
-            tasks.poll_ready(|| self.is_reply_awaited());
-            reply = self.poll_reply(id, cx);
-        }
-        // What remains to be received is for the task of the connection, which runs after this one.
-        self.spawner.go_on();
-        reply
-    }
-
-    fn poll_reply(&self, id: u64, cx: &Context<'_>) -> Poll<Result<Reply, Error>> {
-        let mut state = self.state();
-        let ended = state.ended;
-        let Some(call) = state.calls.get_mut(id) else {
-            return Poll::Ready(Err(Error::Disconnected));
+        let is_only = match self.poll_reply(id, cx) {
+            Ok(reply) => return Poll::Ready(reply),
+            Err(calls) => calls == 1,
         };
-        if call.reply.is_none() && ended.is_none() {
-            call.waker = Some(cx.waker().clone());
+        if !is_only {
+            self.go_on();
             return Poll::Pending;
         }
-        drop(state);
-        let Some(call) = self.finish(id) else {
-            return Poll::Ready(Err(Error::Disconnected));
+        // No other call is about to be made, with which its request could leave.
+        self.flush();
+        let Ok(mut tasks) = self.tasks.try_lock() else {
+            self.go_on();
+            return Poll::Pending;
         };
-        // The server has done with the buffers, or its queue pair has ended; their keys end here.
-        let (body, into) = (call.body.map(Exposed::withdraw), call.into.map(Exposed::withdraw));
-        let Some((status, reply)) = call.reply else {
-            return Poll::Ready(Err(ended.unwrap_or(End::Disconnected).error()));
-        };
-        if status != Status::Ok {
-            return Poll::Ready(Err(Error::Refused(status)));
+        // This task need not be woken for what it does itself.
+        self.with(id, |call| call.waker = None);
+        tasks.poll_ready(|| self.is_reply_awaited());
+        drop(tasks);
+        let reply = self.poll_reply(id, cx);
+        // What remains to be received is for the task of the connection, which runs after this one.
+        self.spawner.go_on();
+        reply.map_or(Poll::Pending, Poll::Ready)
+    }
+
+    /// The reply of a call; how many calls are under way if it is not here.
+    fn poll_reply(&self, id: u64, cx: &Context<'_>) -> Result<Result<Reply, Error>, usize> {
+        let mut state = self.state();
+        let (ended, calls) = (state.ended, state.calls.len());
+        let Some(call) = state.calls.get_mut(id) else { return Ok(Err(Error::Disconnected)) };
+        if call.reply.is_none() && ended.is_none() {
+            call.waker = Some(cx.waker().clone());
+            return Err(calls);
         }
-        let (body_bytes, unused) = match (reply, into) {
-            (ReplyBody::Message(bytes), into) => (bytes, into),
-            (ReplyBody::Written(len), Some(into)) => (Body::Buf(into, 0..len), None),
-            (ReplyBody::Written(_), None) => return Poll::Ready(Err(Error::Disconnected)),
-        };
-        Poll::Ready(Ok(Reply { body: body_bytes, request: body, unused }))
+        let call = self.finish(state, id);
+        Ok(call.map_or(Err(Error::Disconnected), |call| reply_of(call, ended)))
     }
 
     /// The call is over; another may begin.
-    fn finish(&self, id: u64) -> Option<Call> {
-        let call = self.state().calls.remove(id);
-        self.spawner.go_on();
+    fn finish(&self, mut state: MutexGuard<'_, State>, id: u64) -> Option<Call> {
+        let call = state.calls.remove(id);
+        drop(state);
+        self.go_on();
         call
     }
 
+    /// Sends requests that wait for others.
+    fn flush(&self) {
+        if self.link.flush().is_err() {
+            self.end(End::Disconnected);
+        }
+    }
+
     /// Handles a message of the server.
-    fn handle(&self, message: Body) -> Result<(), Malformed> {
-        let (header, body) = Header::parse(&message)?;
-        let range = message.len() - body.len()..message.len();
+    fn handle(&self, header: &Header, body: Body) -> Result<(), Malformed> {
         let id = header.id;
         let mut state = self.state();
         let call = state.calls.get_mut(id).ok_or(Malformed::Unknown(id))?;
@@ -384,7 +402,7 @@ impl Shared {
                         }
                         ReplyBody::Written(header.len as usize)
                     }
-                    _ => ReplyBody::Message(narrow(message, range)),
+                    _ => ReplyBody::Message(body),
                 };
                 call.reply = Some((header.status, reply));
             }
@@ -395,7 +413,7 @@ impl Shared {
         let is_over = call.is_dropped && call.reply.is_some() && !call.is_cancelling;
         drop(state);
         if is_over {
-            drop(self.finish(id));
+            drop(self.finish(self.state(), id));
         }
         waker.into_iter().for_each(Waker::wake);
         Ok(())
@@ -416,6 +434,24 @@ impl Shared {
     }
 }
 
+/// What a call comes to that has its reply, or whose connection has ended.
+fn reply_of(call: Call, ended: Option<End>) -> Result<Reply, Error> {
+    // The server has done with the buffers, or its queue pair has ended; their keys end here.
+    let (body, into) = (call.body.map(Exposed::withdraw), call.into.map(Exposed::withdraw));
+    let Some((status, reply)) = call.reply else {
+        return Err(ended.unwrap_or(End::Disconnected).error());
+    };
+    if status != Status::Ok {
+        return Err(Error::Refused(status));
+    }
+    let (body_bytes, unused) = match (reply, into) {
+        (ReplyBody::Message(bytes), into) => (bytes, into),
+        (ReplyBody::Written(len), Some(into)) => (Body::Buf(into, 0..len), None),
+        (ReplyBody::Written(_), None) => return Err(Error::Disconnected),
+    };
+    Ok(Reply { body: body_bytes, request: body, unused })
+}
+
 /// Takes messages, and keeps as many receives posted, until the connection has ended and all of
 /// them have come back.
 async fn receive(shared: Arc<Shared>, inbox: Inbox) {
@@ -433,7 +469,7 @@ async fn receive(shared: Arc<Shared>, inbox: Inbox) {
         if inbox.recv_buf(&mut shared.link.connection(), next).is_err() {
             posted -= 1;
         }
-        if let Err(malformed) = shared.handle(message) {
+        if let Err(malformed) = each_message(message, |header, body| shared.handle(&header, body)) {
             shared.end(End::Malformed(malformed));
         }
     }
@@ -452,12 +488,22 @@ impl Future for Connection {
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
         let shared = &self.shared;
+        if shared.link.uncork().is_err() {
+            shared.end(End::Disconnected);
+        }
         let tasks = shared.tasks.try_lock().or_else(|_| {
             // A caller runs them. It wakes this task afterwards, if it sees that this one waits.
             shared.spawner.wait(cx);
             shared.tasks.try_lock()
         });
-        tasks.map_or(Poll::Pending, |mut tasks| tasks.poll_all(cx, || shared.is_reply_awaited()))
+        let Ok(mut tasks) = tasks else { return Poll::Pending };
+        let polled = tasks.poll_all(cx, || shared.leaves());
+        if tasks.goes_on() {
+            // Callers that have their replies run before this task does, and what they call next
+            // leaves together.
+            shared.link.cork();
+        }
+        polled
     }
 }
 

@@ -1,4 +1,4 @@
-//! The header of every message.
+//! The header of every message. A SEND carries one message, or several, one behind the other.
 //!
 //! ```text
 //!  0  version   1  kind   2  flags   3  status, or priority   4  method (4)
@@ -132,10 +132,10 @@ impl Header {
         len
     }
 
-    /// Reads the header of a message and returns it with the bytes behind it: the body, if that is
-    /// [here](Place::Here), and nothing otherwise.
-    pub fn parse(message: &[u8]) -> Result<(Self, &[u8]), Malformed> {
-        let (head, rest) = message.split_first_chunk::<SHORT>().ok_or(Malformed::Short)?;
+    /// Reads the header of the first message, and returns it with its body, if that is
+    /// [here](Place::Here), and the messages behind it.
+    pub fn parse(messages: &[u8]) -> Result<(Self, &[u8], &[u8]), Malformed> {
+        let (head, rest) = messages.split_first_chunk::<SHORT>().ok_or(Malformed::Short)?;
         if head[0] != VERSION {
             return Err(Malformed::Version(head[0]));
         }
@@ -173,10 +173,9 @@ impl Header {
         }
         header.check(flags)?;
         let here = if header.place == Place::Here { header.len as usize } else { 0 };
-        if rest.len() != here {
-            return Err(Malformed::Length { told: header.len, behind: rest.len() });
-        }
-        Ok((header, rest))
+        let missing = Malformed::Length { told: header.len, behind: rest.len() };
+        let (body, rest) = rest.split_at_checked(here).ok_or(missing)?;
+        Ok((header, body, rest))
     }
 
     /// Checks that the message has only what its kind may have.
@@ -228,12 +227,12 @@ mod tests {
             let end = header.emit(&mut bytes);
             let here = if header.place == Place::Here { header.len as usize } else { 0 };
             bytes.truncate(end + here);
-            let (parsed, body) = Header::parse(&bytes).unwrap();
-            assert_eq!((parsed, body.len()), (header, here));
-            // Shorter or longer, it is refused.
-            bytes.push(0);
-            assert!(Header::parse(&bytes).is_err());
-            assert!((0..bytes.len() - 1).all(|len| Header::parse(&bytes[..len]).is_err()));
+            let (parsed, body, rest) = Header::parse(&bytes).unwrap();
+            assert_eq!((parsed, body.len(), rest.len()), (header, here, 0));
+            assert!((0..bytes.len()).all(|len| Header::parse(&bytes[..len]).is_err()));
+            bytes.push(9);
+            let (parsed, body, rest) = Header::parse(&bytes).unwrap();
+            assert_eq!((parsed, body.len(), rest), (header, here, &[9][..]));
         }
     }
 

@@ -68,6 +68,7 @@ impl Server {
             spawner: tasks.spawner(),
             handlers: Turns::new(options.handlers.max(1)),
             peers: Mutex::default(),
+            corked: Mutex::default(),
             under_way: AtomicUsize::new(0),
             is_shutting_down: AtomicBool::new(false),
             options,
@@ -112,6 +113,7 @@ impl Server {
         poll_fn(|cx| {
             // There may be no task now and some later.
             let _ = tasks.poll_all(cx, || false);
+            shared.flush();
             let is_over = shared.is_shutting_down.load(Ordering::Acquire)
                 && shared.under_way.load(Ordering::Acquire) == 0;
             match lock(&failure).take() {

@@ -109,6 +109,8 @@ pub(crate) struct Tasks {
     shared: Arc<Shared>,
     all: Vec<Slot>,
     free: Vec<usize>,
+    /// Whether [`poll_all`](Self::poll_all) has woken its own task.
+    goes_on: bool,
 }
 
 impl fmt::Debug for Tasks {
@@ -130,6 +132,7 @@ impl Tasks {
         cx: &Context<'_>,
         is_left: impl FnOnce() -> bool,
     ) -> Poll<()> {
+        self.goes_on = false;
         let mut left = self.shared.lock().ready.len();
         loop {
             let mut inner = self.shared.lock();
@@ -139,7 +142,8 @@ impl Tasks {
                 inner.outer = Some(cx.waker().clone());
                 if !inner.ready.is_empty() {
                     drop(inner);
-                    if !is_left() {
+                    self.goes_on = !is_left();
+                    if self.goes_on {
                         cx.waker().wake_by_ref();
                     }
                     return Poll::Pending;
@@ -156,6 +160,11 @@ impl Tasks {
                 self.run(number);
             }
         }
+    }
+
+    /// Whether [`poll_all`](Self::poll_all) runs again after the tasks of the runtime that can run.
+    pub(crate) fn goes_on(&self) -> bool {
+        self.goes_on
     }
 
     /// Lets every task that can go on now do so, and those that they wake, unless it `is_enough`

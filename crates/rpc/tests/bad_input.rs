@@ -179,3 +179,29 @@ fn a_flood_of_cancellations_ends_in_the_end_of_the_connection() {
         Ok(())
     });
 }
+
+#[test]
+fn requests_that_arrive_together_are_answered_up_to_one_that_breaks_the_protocol() {
+    run(1, 0.0, |host, _| async move {
+        let mut peer = stranger(&host, HELLO).await?;
+        let mr = peer.pd().alloc_mr(64, feroce::Access::LOCAL_WRITE)?;
+        peer.post_recv([mr.recv(1, 0..64)])?;
+        post(&mut peer, &[request(1), request(2)].concat())?;
+        let cqe = peer.recv_cq().next().await;
+        let mut replies = [0; 48];
+        mr.read_at(0, &mut replies)?;
+        // Both leave together as well.
+        assert_eq!((cqe.byte_len, replies[1], replies[15]), (48, 2, 1));
+        assert_eq!((replies[25], replies[39]), (2, 2));
+        // A piece of a message behind one that is whole, and one call more than agreed.
+        let cut = [request(3), request(4)[..23].to_vec()].concat();
+        let mut many = (0..9).flat_map(request).collect::<Vec<u8>>();
+        many.chunks_mut(24).for_each(|blocked| blocked[7] = BLOCK as u8);
+        for message in [cut, many] {
+            offend(&host, HELLO, &message).await?;
+        }
+        let client = connect(&host).await?;
+        assert_eq!(&*client.call(Request::new(ECHO, b"here")).await?, b"here");
+        Ok(())
+    });
+}

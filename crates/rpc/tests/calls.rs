@@ -278,3 +278,52 @@ fn a_probe_is_answered_by_the_adapter() {
         Ok(())
     });
 }
+
+/// How many SENDs eight calls take whose tasks are woken by the same message.
+fn sends_of_eight_calls(len: usize) -> u64 {
+    let sends = Arc::new(Mutex::new(0));
+    let counted = Arc::clone(&sends);
+    run(1, 0.0, move |host, gate| {
+        let counted = Arc::clone(&counted);
+        async move {
+            let client = connect(&host).await?;
+            let sends = || client.pd().context().counters().rdma_sends;
+            let before = sends();
+            let callers: Vec<_> = (0..8u8)
+                .map(|i| {
+                    let (client, body) = (client.clone(), vec![i; len]);
+                    host.spawn(async move {
+                        client.call(Request::new(BLOCK, &[])).await.unwrap();
+                        assert_eq!(*client.call(Request::new(ECHO, &body)).await.unwrap(), *body);
+                    })
+                })
+                .collect();
+            while gate.counts().0 < 8 {
+                host.sleep(Duration::from_millis(1)).await;
+            }
+            assert_eq!(sends() - before, 8);
+            gate.open();
+            for caller in callers {
+                caller.await;
+            }
+            let many = sends();
+            // One at a time, each leaves at once.
+            for _ in 0..10 {
+                client.call(Request::new(ECHO, b"alone")).await?;
+            }
+            assert_eq!(sends() - many, 10);
+            *counted.lock().unwrap() = many - before - 8;
+            Ok(())
+        }
+    });
+    let sends = *sends.lock().unwrap();
+    sends
+}
+
+#[test]
+fn short_calls_of_many_tasks_leave_together() {
+    // All in one; three in one, of which there are three; each by itself.
+    for (len, sends) in [(8, 1), (300, 3), (600, 8)] {
+        assert_eq!(sends_of_eight_calls(len), sends, "{len} bytes");
+    }
+}

@@ -122,9 +122,7 @@ impl Call {
         // Before the reply: after it, the client may begin another call.
         lock(&self.peer.calls).remove(&self.header.id);
         let bytes = body.as_ref().map_or(&[][..], Answer::bytes);
-        if self.peer.link.send(&header, bytes).is_err() {
-            return self.shared.leave(&self.peer);
-        }
+        self.shared.send(&self.peer, &header, bytes);
         // The buffer returns to its pool when the client has the bytes; calls may wait for it.
         if let Some(written) = written
             && written.await.0.status != WcStatus::Success

@@ -11,7 +11,7 @@ use crate::error::Malformed;
 use crate::header::{Header, Kind};
 use crate::limits::Limits;
 use crate::message::{Body, Incoming};
-use crate::sending::{narrow, take_message};
+use crate::sending::{each_message, take_message};
 
 /// Has as many receives posted as the connections need with another one. `false` if there cannot be
 /// as many.
@@ -50,17 +50,18 @@ pub(super) async fn receive(shared: Arc<Shared>, service: impl Handler) {
     }
 }
 
-/// Handles a message of a client, and ends the connection if that breaks the protocol. A message
-/// that is longer than a receive has failed.
+/// Handles what a client has sent, and ends the connection if that breaks the protocol. What is
+/// longer than a receive has failed.
 pub(super) fn take(
     shared: &Arc<Shared>,
     peer: &Arc<Peer>,
     cqe: &Cqe,
-    message: Body,
+    arrived: Body,
     service: &impl Handler,
 ) {
+    let mut handle = |header, body| handle(shared, peer, cqe, (header, body), service);
     let has_arrived = cqe.status == WcStatus::Success;
-    if !has_arrived || handle(shared, peer, cqe, message, service).is_err() {
+    if !has_arrived || each_message(arrived, &mut handle).is_err() {
         shared.leave(peer);
     }
 }
@@ -69,18 +70,14 @@ fn handle(
     shared: &Arc<Shared>,
     peer: &Arc<Peer>,
     cqe: &Cqe,
-    message: Body,
+    (header, body): (Header, Body),
     service: &impl Handler,
 ) -> Result<(), Malformed> {
-    let (header, body) = Header::parse(&message)?;
-    let range = message.len() - body.len()..message.len();
     match header.kind {
         Kind::Cancel => {
             let call = lock(&peer.calls).get(&header.id).cloned();
             call.into_iter().for_each(|call| call.cancel());
-            if peer.link.send(&Header::new(Kind::Cancelled, header.id), &[]).is_err() {
-                shared.leave(peer);
-            }
+            shared.send(peer, &Header::new(Kind::Cancelled, header.id), &[]);
         }
         Kind::Request => {
             let cancel = Arc::new(Cancel::default());
@@ -94,7 +91,7 @@ fn handle(
             let ns = |us: u32| u64::from(us) * 1000;
             let deadline = header.remaining_us.map(|us| cqe.timestamp.plus_nanos(ns(us)));
             let (method, priority) = (header.method, header.priority);
-            let incoming = Incoming { method, deadline, priority, body: narrow(message, range) };
+            let incoming = Incoming { method, deadline, priority, body };
             let call = Call::new(shared, peer, header, cancel);
             shared.spawner.spawn(call.run(incoming, service.clone()));
         }

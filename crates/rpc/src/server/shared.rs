@@ -11,9 +11,10 @@ use feroce::cm::Connection;
 use feroce::{Cq, Cqe, Inbox, Instant, Pd, Pool, Qpn, Router, Srq, WcStatus};
 
 use super::options::ServerOptions;
+use crate::header::Header;
 use crate::limits::Limits;
 use crate::message::Body;
-use crate::sending::Link;
+use crate::sending::{Ended, Link};
 use crate::tasks::Spawner;
 use crate::turns::Turns;
 
@@ -35,6 +36,8 @@ pub(super) struct Shared {
     pub(super) spawner: Spawner,
     pub(super) handlers: Turns,
     pub(super) peers: Mutex<Peers>,
+    /// Clients for which messages wait.
+    pub(super) corked: Mutex<Vec<Arc<Peer>>>,
     /// Calls that are not answered yet.
     pub(super) under_way: AtomicUsize,
     pub(super) is_shutting_down: AtomicBool,
@@ -97,9 +100,30 @@ pub(super) struct Peer {
 
 impl Shared {
     fn peer(&self, connection: Connection, limits: Limits) -> Arc<Peer> {
-        let link = Link::new(connection, self.sends.clone(), self.messages.clone());
+        let link = Link::new(connection, self.sends.clone(), self.messages.clone(), limits);
+        link.cork();
         let (calls, probed) = Default::default();
         Arc::new(Peer { link, limits, calls, probed })
+    }
+
+    /// Sends a message to a client, together with others that the tasks send before
+    /// [`flush`](Self::flush).
+    pub(super) fn send(&self, peer: &Arc<Peer>, header: &Header, body: &[u8]) {
+        match peer.link.send(header, body) {
+            Ok(false) => {}
+            Ok(true) => lock(&self.corked).push(Arc::clone(peer)),
+            Err(Ended) => self.leave(peer),
+        }
+    }
+
+    /// Every task has run that could. Sends what they have sent.
+    pub(super) fn flush(&self) {
+        let corked = std::mem::take(&mut *lock(&self.corked));
+        for peer in corked {
+            if peer.link.flush().is_err() {
+                self.leave(&peer);
+            }
+        }
     }
 
     pub(super) fn now(&self) -> Instant {
