@@ -403,6 +403,22 @@ fn a_stream_that_is_silent_between_segments_goes_on() {
     assert_eq!(counted(&peer.peer), []);
 }
 
+/// The queue pairs of a completion queue that overran go to ERR: the driver closes their streams.
+#[test]
+fn an_overrun_of_the_completion_queue_ends_the_stream() {
+    let mut peer = StreamPeer::new(&SETUP);
+    let host = &mut peer.host;
+    host.engine.resize_cq(host.cq, &mut host.poller, 1).unwrap();
+    for id in 1..=3 {
+        peer.qp.rq.as_mut().unwrap().post(peer.host.recv(id, 0, 100)).unwrap();
+    }
+    (1..=2).for_each(|msn| peer.say(&Header::Untagged(send(msn)), b"hello"));
+    assert_eq!(peer.host.engine.counters().cq_overrun, 1);
+    assert_eq!(peer.end(), Some(StreamEnd::Closed));
+    assert_eq!(peer.hear(), []);
+    assert!(peer.is_over, "the driver closes the connection");
+}
+
 #[test]
 fn responses_that_do_not_fit_their_read_are_refused() {
     for (stag_off, offset_off, len, last) in

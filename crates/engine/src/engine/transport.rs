@@ -52,7 +52,7 @@ impl Transport {
     pub(super) fn enter_error(&mut self, port: &mut Port, now: Instant) {
         match self {
             Self::Ib(qp) => qp.enter_error(port, now),
-            Self::Iwarp(qp) => qp.enter_error(&mut port.hca, now),
+            Self::Iwarp(qp) => qp.stop(&mut port.hca, now),
         }
     }
 

@@ -37,10 +37,7 @@ impl Qp {
         let is_connected = matches!(from, QpState::Rts | QpState::Sqd);
         match to {
             QpState::Reset => self.reset(hca),
-            QpState::Err => {
-                self.end_stream(hca, now, StreamEnd::Closed);
-                self.enter_error(hca, now);
-            }
+            QpState::Err => self.stop(hca, now),
             QpState::Init if matches!(from, QpState::Reset | QpState::Init) => {
                 self.common.set_state(to);
             }
@@ -153,8 +150,15 @@ impl Qp {
         self.enter_error(hca, now);
     }
 
+    /// To ERR, for a reason that the stream has no part in: the driver closes it, and connection
+    /// management tells the consumer.
+    pub(crate) fn stop(&mut self, hca: &mut Shared, now: Instant) {
+        self.end_stream(hca, now, StreamEnd::Closed);
+        self.enter_error(hca, now);
+    }
+
     /// To ERR: everything posted is flushed, oldest first.
-    pub(crate) fn enter_error(&mut self, hca: &mut Shared, now: Instant) {
+    fn enter_error(&mut self, hca: &mut Shared, now: Instant) {
         if self.common.state != QpState::Err {
             let was = self.common.state;
             self.common.set_state(QpState::Err);
