@@ -164,6 +164,24 @@ fn a_queue_pair_that_fails_meanwhile_flushes_afterwards() {
     assert_eq!(peer.end(), Some(StreamEnd::Closed));
 }
 
+/// A polling thread asks for a place each time that it looks, although nothing has arrived.
+#[test]
+fn looking_for_bytes_does_not_put_off_the_end_of_a_stalled_stream() {
+    let mut peer = peer();
+    let bytes = peer.segment(&write(Rkey(peer.host.lkey.0), 0), &payload(LEN));
+    let (said, qpn) = (peer.now, peer.qp.qpn);
+    peer.say_bytes(&bytes[..1000]);
+    let mut ends = Vec::new();
+    for second in 1..=60 {
+        peer.now = said.plus_nanos(second * 1_000_000_000);
+        peer.host.engine.handle_timeout(peer.now);
+        ends.extend(peer.end().map(|end| (second, end)));
+        lent(&mut peer);
+        peer.host.engine.handle_stream_landed(peer.now, qpn, 0);
+    }
+    assert_eq!(ends, [(60, StreamEnd::Stalled)]);
+}
+
 #[test]
 fn bytes_of_a_queue_pair_that_is_gone_are_forgotten() {
     let mut peer = peer();

@@ -98,7 +98,10 @@ impl Qp {
         stream.is_landing = false;
         if stream.phase == Phase::Open {
             hca.counters.rcvd_bytes += len as u64;
-            stream.heard_at = now;
+            // A polling thread looks all the time: without bytes, the stream has still stalled.
+            if len > 0 {
+                stream.heard_at = now;
+            }
             stream.deframer.took(len);
             stream.advance(len);
         } else {
