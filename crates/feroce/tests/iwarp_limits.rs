@@ -2,12 +2,12 @@
 #![allow(clippy::unwrap_used, reason = "a test that cannot be set up has failed")]
 #![allow(clippy::disallowed_methods, reason = "two ends that block need two threads")]
 
-use std::io::Read;
+use std::io::{Read, Write};
 use std::net::{IpAddr, Ipv4Addr, TcpListener, TcpStream};
 use std::time::{Duration, Instant};
 
 use feroce::cm::{Connection, Connector, EventKind, Listener, Manager, PortSpace};
-use feroce::{Access, Device, QpCap, SendOp, SendWr, Settings, WcStatus};
+use feroce::{Access, Device, QpCap, Remote, Rkey, SendOp, SendWr, Settings, WcStatus};
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 
 fn manager(net: u8, number: u8) -> (Manager, IpAddr) {
@@ -101,4 +101,39 @@ fn peers_that_say_nothing_are_given_up() {
         Connector::new(&client).cap(QpCap::new(1, 1)).connect(to).unwrap();
         accepts.join().unwrap();
     });
+}
+
+/// A peer that reads nothing, with a window of zero, does not keep the socket and the bytes of a
+/// connection that has ended.
+#[test]
+fn a_peer_that_reads_nothing_is_given_up_when_the_connection_has_ended() {
+    let (client, ip) = manager(199, 1);
+    let deaf = TcpListener::bind((ip, 0)).unwrap();
+    let to = deaf.local_addr().unwrap();
+    let (mut stuck, _peer) = std::thread::scope(|scope| {
+        let peer = scope.spawn(|| {
+            let (mut peer, _) = deaf.accept().unwrap();
+            peer.read_exact(&mut [0; 24]).unwrap();
+            peer.write_all(b"MPA ID Rep Frame\x40\x01\0\0").unwrap();
+            peer
+        });
+        (Connector::new(&client).connect(to).unwrap(), peer.join().unwrap())
+    });
+    let context = stuck.pd().context().clone();
+    let counter = |name: &str| {
+        let counters = context.link_counters();
+        counters.iter().find(|(counter, _)| *counter == name).unwrap().1
+    };
+    let much = stuck.pd().alloc_mr(16 << 20, Access::LOCAL_WRITE).unwrap();
+    let write = SendOp::Write(Remote { addr: 0, rkey: Rkey(1) });
+    stuck.post_send([SendWr::new(1, write, much.data(0..16 << 20))]).unwrap();
+    while counter("tcp_full") == 0 {
+        std::thread::yield_now();
+    }
+    stuck.disconnect().unwrap();
+    let begin = Instant::now();
+    while counter("tcp_not_closed_by_peer") == 0 {
+        assert!(begin.elapsed() < Duration::from_secs(30), "the stream stays");
+        std::thread::sleep(Duration::from_millis(100));
+    }
 }

@@ -102,6 +102,12 @@ impl Engine {
         .unwrap_or(true)
     }
 
+    /// Whether a queue pair has no stream any more to which requests or answers are added: what
+    /// [`Engine::poll_stream`] still gives out, if anything, is a TERMINATE.
+    pub fn has_stream_ended(&mut self, qpn: Qpn) -> bool {
+        self.qps.get(qpn).and_then(Transport::iwarp).is_none_or(|qp| qp.has_stream_ended())
+    }
+
     /// The next stream that has ended.
     pub fn poll_stream_event(&mut self) -> Option<StreamEvent> {
         self.port.hca.stream_ends.pop_front()

@@ -61,6 +61,11 @@ impl Qp {
         }
     }
 
+    /// Whether the stream has ended, or there is none.
+    pub(crate) fn has_stream_ended(&self) -> bool {
+        !self.is_open()
+    }
+
     fn is_open(&self) -> bool {
         self.stream.as_ref().is_some_and(|stream| stream.phase == Phase::Open)
     }

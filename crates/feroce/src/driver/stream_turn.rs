@@ -104,7 +104,9 @@ impl Streams {
                 return Step::Nothing;
             };
             let Some(attached) = self.of_qp.get_mut(&qpn) else { continue };
-            if self.tcp.is_waiting(attached.stream) {
+            // A stream that has ended does not wait for its peer, which may never read on: it is
+            // finished behind the bytes that wait, and given up with them if they do not leave.
+            if self.tcp.is_waiting(attached.stream) && !state.engine.has_stream_ended(qpn) {
                 attached.is_held = true;
                 continue;
             }
