@@ -12,6 +12,7 @@ use feroce_link::tcp::{ReservedPort, StreamId, TcpConnect, TcpEvent, TcpLink};
 use feroce_mem::{Access, Grant, Iova, MrLimits, MrTable, PdId, Read as Rights, Region, Write};
 use feroce_train::{Burst, Instant, Scatter};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use socket2::{Domain, Socket, Type};
 
 const LOCAL: &str = "127.0.0.1:0";
@@ -275,6 +276,33 @@ fn a_listener_that_does_not_accept_leaves_connections_to_the_kernel() {
     drive(&mut link, &mut seen, |seen| seen.accepted.len() == 2);
     link.unlisten(listener);
     assert!(TcpStream::connect(local).is_err());
+}
+
+/// The kernel reports a connection as long as it waits: a driver without descriptors would never
+/// sleep.
+#[test]
+fn a_listener_without_descriptors_tries_again_later() {
+    let mut link = TcpLink::new().unwrap();
+    let (listener, local) = link.listen(LOCAL.parse().unwrap(), 8).unwrap();
+    let _peer = TcpStream::connect(local).unwrap();
+    let (soft, hard) = getrlimit(Resource::RLIMIT_NOFILE).unwrap();
+    setrlimit(Resource::RLIMIT_NOFILE, 3, hard).unwrap();
+    let received = link.receive(NOW, &mut |event| panic!("{event:?}"));
+    setrlimit(Resource::RLIMIT_NOFILE, soft, hard).unwrap();
+    assert_eq!((received.unwrap(), count(&link, "tcp_no_descriptor_to_accept")), (0, 1));
+    let is_ready = |link: &TcpLink| {
+        let mut fds = [PollFd::new(link.wait_fd(), PollFlags::POLLIN)];
+        poll(&mut fds, PollTimeout::ZERO).unwrap() > 0
+    };
+    assert!(!is_ready(&link) && !link.has_more(), "the driver sleeps");
+    // Whatever the caller asks for meanwhile.
+    link.set_accepting(listener, false);
+    link.set_accepting(listener, true);
+    assert!(!is_ready(&link));
+    let mut seen = Seen::default();
+    let later = link.poll_timeout().expect("it tries again");
+    drive_at(later, &mut link, &mut seen, |_, seen| seen.accepted.len() == 1);
+    assert_eq!(link.poll_timeout(), None);
 }
 
 #[test]

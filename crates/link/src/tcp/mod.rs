@@ -67,6 +67,11 @@ const LINGER_NS: u64 = 5_000_000_000;
 /// How long a connection that was refused waits before it asks again.
 const ASK_AGAIN_NS: u64 = 5_000_000;
 
+/// How long a listener waits before it accepts again, if there was no descriptor or no memory for a
+/// connection. The epoll instance reports the connection all the time, and a driver that waits for
+/// events would not sleep.
+const ACCEPT_AGAIN_NS: u64 = 50_000_000;
+
 /// Connections that the kernel keeps until they are accepted, at least.
 const MIN_BACKLOG: i32 = 128;
 
@@ -94,7 +99,10 @@ struct Asking {
 #[derive(Debug)]
 struct Listener {
     socket: Socket,
-    is_watched: bool,
+    /// The caller takes connections.
+    accepts: bool,
+    /// There was no descriptor or no memory for the last connection.
+    rests: bool,
 }
 
 /// Listeners and streams, and the epoll instance that watches them.
@@ -106,7 +114,8 @@ pub struct TcpLink {
     /// Ends that the peer has not closed yet, and when they are closed regardless.
     lingering: Deadlines<u64>,
     asking: BTreeMap<u64, Asking>,
-    /// When to ask peers again that have refused. These streams have no socket until then.
+    /// When to ask peers again that have refused, and when listeners that rest accept again. These
+    /// streams have no socket until then.
     again: Deadlines<u64>,
     next: u64,
     /// The round of `receive`, which decides which of several ready sockets is first.
@@ -133,6 +142,7 @@ struct Counters {
     lingered: u64,
     full: u64,
     landed: u64,
+    rested: u64,
 }
 
 impl TcpLink {
@@ -168,8 +178,8 @@ impl TcpLink {
 
     /// What happened so far.
     pub fn counters(&self) -> LinkCounters {
-        let Counters { accepted, connected, failed, refused, reset, lingered, full, landed } =
-            self.counters;
+        let Counters { accepted, connected, failed, refused, reset, .. } = self.counters;
+        let Counters { lingered, full, landed, rested, .. } = self.counters;
         vec![
             ("tcp_accepted", accepted),
             ("tcp_connected", connected),
@@ -179,6 +189,7 @@ impl TcpLink {
             ("tcp_not_closed_by_peer", lingered),
             ("tcp_full", full),
             ("tcp_direct_bytes", landed),
+            ("tcp_no_descriptor_to_accept", rested),
         ]
     }
 
@@ -204,21 +215,25 @@ impl TcpLink {
         let local = address_of(&socket.local_addr()?)?;
         let id = self.number();
         self.epoll.add(&socket, EpollEvent::new(EpollFlags::EPOLLIN, id))?;
-        self.listeners.insert(id, Listener { socket, is_watched: true });
+        self.listeners.insert(id, Listener { socket, accepts: true, rests: false });
         Ok((TcpListenId(id), local))
     }
 
     /// Takes further connections, or leaves them to the kernel.
     pub fn set_accepting(&mut self, listener: TcpListenId, accepts: bool) {
-        let Some(listening) = self.listeners.get_mut(&listener.0) else { return };
-        if listening.is_watched == accepts {
-            return;
+        if let Some(listening) = self.listeners.get_mut(&listener.0) {
+            listening.accepts = accepts;
+            self.watch_listener(listener.0);
         }
-        let flags = if accepts { EpollFlags::EPOLLIN } else { EpollFlags::empty() };
-        let mut event = EpollEvent::new(flags, listener.0);
-        if self.epoll.modify(&listening.socket, &mut event).is_ok() {
-            listening.is_watched = accepts;
-        }
+    }
+
+    /// Tells the epoll instance whether to report connections.
+    fn watch_listener(&self, id: u64) {
+        let Some(Listener { socket, accepts, rests }) = self.listeners.get(&id) else { return };
+        let is_watched = *accepts && !rests;
+        let flags = if is_watched { EpollFlags::EPOLLIN } else { EpollFlags::empty() };
+        // It fails for lack of memory only; a connection that is reported all the same is left.
+        let _ = self.epoll.modify(socket, &mut EpollEvent::new(flags, id));
     }
 
     /// No longer listens.
@@ -226,6 +241,7 @@ impl TcpLink {
         if let Some(Listener { socket, .. }) = self.listeners.remove(&listener.0) {
             // Closing is not enough while a forked process has the socket open.
             let _ = self.epoll.delete(&socket);
+            self.again.remove(listener.0);
         }
     }
 
@@ -395,8 +411,7 @@ impl TcpLink {
             let event = events[(i + self.round) % ready];
             let (id, flags) = (event.data(), event.events());
             if self.listeners.contains_key(&id) {
-                self.has_more = true;
-                count += self.accept(id, sink);
+                count += self.accept(now, id, sink);
             } else {
                 count += self.on_ready(now, id, flags, sink);
             }
@@ -416,6 +431,10 @@ impl TcpLink {
     fn ask_again(&mut self, now: Instant, sink: &mut dyn FnMut(TcpEvent<'_>)) -> usize {
         let mut failed = 0;
         while let Some(id) = self.again.pop(now) {
+            if let Some(listener) = self.listeners.get_mut(&id) {
+                listener.rests = false;
+                self.watch_listener(id);
+            }
             let Some(how) = self.asking.get(&id).map(|asking| asking.how) else { continue };
             if let Err(error) = self.ask(id, &how) {
                 self.fail(id, error, sink);
@@ -433,13 +452,26 @@ impl TcpLink {
     }
 
     /// Accepts one connection: the others wait until the caller has had a look at it.
-    fn accept(&mut self, id: u64, sink: &mut dyn FnMut(TcpEvent<'_>)) -> usize {
-        let Some(listener) = self.listeners.get(&id).filter(|listener| listener.is_watched) else {
+    fn accept(&mut self, now: Instant, id: u64, sink: &mut dyn FnMut(TcpEvent<'_>)) -> usize {
+        let Some(listener) = self.listeners.get_mut(&id).filter(|listener| listener.accepts) else {
             return 0;
         };
-        // Errors concern one connection, which is gone, or descriptors, of which there may be some
-        // the next time.
-        let Ok((socket, peer)) = listener.socket.accept() else { return 0 };
+        let (socket, peer) = match listener.socket.accept() {
+            Ok(accepted) => accepted,
+            Err(error) => {
+                let errno = error.raw_os_error().map(Errno::from_raw);
+                let lacks = [Errno::EMFILE, Errno::ENFILE, Errno::ENOMEM, Errno::ENOBUFS];
+                if errno.is_some_and(|errno| lacks.contains(&errno)) {
+                    listener.rests = true;
+                    self.counters.rested += 1;
+                    self.again.set(id, now.plus_nanos(ACCEPT_AGAIN_NS));
+                    self.watch_listener(id);
+                }
+                // Other errors concern one connection, which is gone.
+                return 0;
+            }
+        };
+        self.has_more = true;
         let made = || -> io::Result<(SocketAddr, SocketAddr, usize)> {
             socket.set_nonblocking(true)?;
             socket.set_tcp_nodelay(true)?;
