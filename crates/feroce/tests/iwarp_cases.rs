@@ -4,10 +4,10 @@
 #![allow(clippy::disallowed_methods, reason = "two ends that block need two threads")]
 
 use std::io::{Read, Write};
-use std::net::{IpAddr, Ipv4Addr, TcpStream};
+use std::net::{IpAddr, Ipv4Addr, TcpListener, TcpStream};
 
-use feroce::cm::{CmError, Connection, Listener};
-use feroce::{Access, Error, QpCap, Remote, SendOp, SendWr, WcStatus};
+use feroce::cm::{CmError, Connection, Connector, Listener, Manager};
+use feroce::{Access, Device, Error, QpCap, Remote, SendOp, SendWr, Settings, WcStatus};
 use feroce_wire::Rkey;
 use feroce_wire::iwarp::ddp::{Control, Header, QueueNumber, Untagged};
 use feroce_wire::iwarp::fpdu::{Deframer, MAX_ULPDU, Piece};
@@ -215,14 +215,14 @@ fn replies_that_refuse() {
 fn a_peer_that_closes_instead_of_a_reply_has_rejected() {
     let ip: IpAddr = Ipv4Addr::new(127, 172, 0, 1).into();
     let client = manager(ip, true);
-    let listener = std::net::TcpListener::bind((ip, 0)).unwrap();
+    let listener = TcpListener::bind((ip, 0)).unwrap();
     let to = listener.local_addr().unwrap();
     std::thread::scope(|scope| {
         scope.spawn(|| {
             let (mut socket, _) = listener.accept().unwrap();
             socket.read_exact(&mut [0; 24]).unwrap();
         });
-        let near = feroce::cm::Connector::new(&client).connect(to);
+        let near = Connector::new(&client).connect(to);
         let Err(Error::Cm(CmError::Rejected { .. })) = near else { panic!("{near:?}") };
     });
 }
@@ -281,7 +281,7 @@ fn settings_choose_revision_and_mode() {
         let open = || feroce::Device::at([ip]).open_with(settings.clone()).unwrap();
         let manager = feroce::cm::Manager::with([open()]).unwrap();
         // To a socket, what the request says; to another device, a message each way.
-        let socket = std::net::TcpListener::bind((ip, 0)).unwrap();
+        let socket = TcpListener::bind((ip, 0)).unwrap();
         let to = socket.local_addr().unwrap();
         std::thread::scope(|scope| {
             let heard = scope.spawn(|| {
@@ -291,7 +291,7 @@ fn settings_choose_revision_and_mode() {
                 socket.read_exact(&mut request[..len]).unwrap();
                 request
             });
-            assert!(feroce::cm::Connector::new(&manager).connect(to).is_err());
+            assert!(Connector::new(&manager).connect(to).is_err());
             let request = heard.join().unwrap();
             assert_eq!(&request[16..20], frame, "{name}");
             assert_eq!(request[20] & 0xc0, 0, "{name}: no mode between peers");
@@ -301,7 +301,7 @@ fn settings_choose_revision_and_mode() {
         let cap = QpCap::new(8, 8);
         std::thread::scope(|scope| {
             let far = scope.spawn(|| listener.accept().unwrap().cap(cap).accept().unwrap());
-            let mut near = feroce::cm::Connector::new(&manager).cap(cap).connect(to).unwrap();
+            let mut near = Connector::new(&manager).cap(cap).connect(to).unwrap();
             let mut far = far.join().unwrap();
             let (here, there) = (
                 near.pd().alloc_mr(64, Access::LOCAL_WRITE).unwrap(),
@@ -315,4 +315,32 @@ fn settings_choose_revision_and_mode() {
             assert_eq!(near.recv_cq().wait().unwrap().status, WcStatus::Success, "{name}");
         });
     }
+}
+
+/// The reply and the end of the stream are one: there was a connection, and it has ended.
+#[test]
+fn a_peer_that_accepts_and_leaves_at_once_has_not_rejected() {
+    let ip = Ipv4Addr::new(127, 198, 0, 1).into();
+    let mut settings = Settings::default();
+    // The stream is cut somewhere in its first 1024 bytes.
+    for (key, value) in [("transport", "iwarp"), ("fault", "cut=100%,seed=1")] {
+        settings.set(key, value).unwrap();
+    }
+    let client = Manager::with([Device::at([ip]).open_with(settings).unwrap()]).unwrap();
+    let listener = TcpListener::bind((ip, 0)).unwrap();
+    let to = listener.local_addr().unwrap();
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let (mut socket, _) = listener.accept().unwrap();
+            socket.read_exact(&mut [0; 24]).unwrap();
+            let mut reply = b"MPA ID Rep Frame\x50\x02\0\x04\0\x04\0\x04".to_vec();
+            // The beginning of an FPDU.
+            reply.extend([0x06, 0x00]);
+            reply.resize(1400, 0);
+            socket.write_all(&reply).unwrap();
+            let _ = socket.read(&mut [0]);
+        });
+        let near = Connector::new(&client).cap(QpCap::new(8, 8)).connect(to).unwrap();
+        near.wait_disconnected().unwrap();
+    });
 }

@@ -153,7 +153,9 @@ impl Agent for IwarpService {
             }
             TcpEvent::Failed { stream, error } => self.on_failed(engine, now, stream, &error),
             TcpEvent::Data { stream, bytes } => self.on_data(engine, now, stream, bytes),
-            TcpEvent::Ended { stream, .. } => self.on_end(engine, now, stream),
+            TcpEvent::Ended { stream, error } => {
+                self.on_end(engine, now, stream, error.is_some());
+            }
             TcpEvent::Sent { .. } | TcpEvent::Where { .. } | TcpEvent::Landed { .. } => {}
         }
     }
@@ -309,8 +311,15 @@ impl IwarpService {
             return;
         }
         let Some(conn) = self.conns.get_mut(&stream) else { return };
-        let Phase::AwaitingReply(initiator, qpn) = &mut conn.phase else { return };
-        let qpn = *qpn;
+        let (initiator, qpn) = match &mut conn.phase {
+            Phase::AwaitingReply(initiator, qpn) => (initiator, *qpn),
+            // The driver has not carried out the order to attach it yet.
+            Phase::Connected(qpn) => {
+                engine.handle_stream(now, *qpn, bytes);
+                return;
+            }
+            Phase::Connecting(_) | Phase::Requested(..) => return,
+        };
         match initiator.handle(&mut bytes) {
             Ok(None) => {}
             Ok(Some(Reply::Accepted { setup, private_data })) => {
@@ -441,7 +450,7 @@ impl IwarpService {
     }
 
     /// The peer has closed the stream before there was a connection, or it broke.
-    fn on_end(&mut self, engine: &mut Engine, now: Instant, stream: StreamId) {
+    fn on_end(&mut self, engine: &mut Engine, now: Instant, stream: StreamId, is_broken: bool) {
         if self.leaving.remove(&stream) {
             self.due.remove(stream);
             return self.orders.push(StreamOrder::Finish(stream));
@@ -451,6 +460,10 @@ impl IwarpService {
             return self.orders.push(StreamOrder::Finish(stream));
         }
         let phase = self.conns.get(&stream).map(|conn| &conn.phase);
+        if let Some(Phase::Connected(qpn)) = phase {
+            // The driver has not carried out the order to attach it yet.
+            return engine.handle_stream_end(now, *qpn, is_broken);
+        }
         self.counters.cut += u64::from(matches!(phase, Some(Phase::AwaitingReply(..))));
         self.fail(engine, now, stream, EventKind::Rejected, -libc::ECONNRESET);
     }
