@@ -2,7 +2,7 @@
 
 use feroce_engine::iwarp::{Begin, StreamEnd, StreamSetup};
 use feroce_engine::{QpAttr, QpState, Sge, SgeList, WcStatus};
-use feroce_mem::Access;
+use feroce_mem::{Access, Region};
 use feroce_testkit::stream_peer::{StreamPeer, send, write};
 use feroce_testkit::{Mr, land};
 use feroce_train::Scatter;
@@ -162,6 +162,39 @@ fn a_queue_pair_that_fails_meanwhile_flushes_afterwards() {
     let flushed: Vec<_> = peer.host.poll_all().iter().map(|cqe| (cqe.wr_id, cqe.status)).collect();
     assert_eq!(flushed, [(1, WcStatus::Flushed), (2, WcStatus::Flushed)]);
     assert_eq!(peer.end(), Some(StreamEnd::Closed));
+}
+
+/// Buffers may have room for more than the length of a completion can say.
+#[test]
+fn a_message_of_more_than_four_gigabytes_is_too_long() {
+    const PIECE: usize = 60_000;
+    const BUFFER: usize = 160 << 20;
+    let mut peer = peer();
+    let region = Region::alloc(BUFFER).unwrap();
+    let (host, all) = (&mut peer.host, (0, BUFFER));
+    let mr = Mr::register(&mut host.engine, host.pd, &region, all, None, Access::LOCAL_WRITE);
+    let sge = Sge { addr: 0, len: BUFFER as u32, lkey: mr.lkey() };
+    let receive = feroce_engine::RecvWr { wr_id: 1, sges: SgeList::new(&[sge; 30]) };
+    peer.qp.rq.as_mut().unwrap().post(receive).unwrap();
+    let (now, qpn, data) = (peer.now, peer.qp.qpn, payload(PIECE));
+    let mut mo = 0_u32;
+    let end = loop {
+        let control = Control::new(RdmaOp::SEND, false);
+        let bytes = peer.segment(&Header::Untagged(Untagged { control, mo, ..send(1) }), &data);
+        let (head, rest) = bytes.split_at(20);
+        peer.say_bytes(head);
+        // The driver says that it has received the payload.
+        let placed = lent(&mut peer).len();
+        peer.host.engine.handle_stream_landed(now, qpn, placed);
+        peer.say_bytes(&rest[placed..]);
+        if let Some(end) = peer.end() {
+            break end;
+        }
+        mo = mo.checked_add(PIECE as u32).expect("an end in time");
+    };
+    assert_eq!(end, StreamEnd::Terminated(Cause::UNTAGGED_TOO_LONG));
+    assert_eq!(mo, u32::MAX / PIECE as u32 * PIECE as u32);
+    assert_eq!(peer.host.poll_all()[0].status, WcStatus::LocalLength);
 }
 
 /// A polling thread asks for a place each time that it looks, although nothing has arrived.
