@@ -6,7 +6,9 @@
 use std::io::{Read, Write};
 use std::net::{IpAddr, Ipv4Addr, TcpListener, TcpStream};
 
-use feroce::cm::{CmError, Connection, Connector, Listener, Manager};
+use feroce::cm::{
+    CmError, ConnParam, Connection, Connector, EventKind, Listener, Manager, PortSpace,
+};
 use feroce::{Access, Device, Error, QpCap, Remote, SendOp, SendWr, Settings, WcStatus};
 use feroce_wire::Rkey;
 use feroce_wire::iwarp::ddp::{Control, Header, QueueNumber, Untagged};
@@ -15,7 +17,7 @@ use feroce_wire::iwarp::rdmap::{RdmaOp, ReadRequest};
 use feroce_wire::iwarp::terminate::{Cause, Terminate};
 
 use super::iwarp_peer::{
-    PLAIN, Served, answered, manager, read, send, served, served_with, tagged,
+    PLAIN, Peer, Served, answered, manager, read, send, served, served_with, tagged,
 };
 
 fn bytes(len: usize) -> Vec<u8> {
@@ -274,12 +276,12 @@ fn settings_choose_revision_and_mode() {
     let cases =
         [("mpa_revision", "1", &b"\x40\x01\0\0"[..]), ("mpa_peer_to_peer", "0", b"\x50\x02\0\x04")];
     for (name, value, frame) in cases {
-        let mut settings = feroce::Settings::default();
+        let mut settings = Settings::default();
         for (key, value) in [("transport", "iwarp"), (name, value)] {
             settings.set(key, value).unwrap();
         }
-        let open = || feroce::Device::at([ip]).open_with(settings.clone()).unwrap();
-        let manager = feroce::cm::Manager::with([open()]).unwrap();
+        let open = || Device::at([ip]).open_with(settings.clone()).unwrap();
+        let manager = Manager::with([open()]).unwrap();
         // To a socket, what the request says; to another device, a message each way.
         let socket = TcpListener::bind((ip, 0)).unwrap();
         let to = socket.local_addr().unwrap();
@@ -342,5 +344,45 @@ fn a_peer_that_accepts_and_leaves_at_once_has_not_rejected() {
         });
         let near = Connector::new(&client).cap(QpCap::new(8, 8)).connect(to).unwrap();
         near.wait_disconnected().unwrap();
+    });
+}
+
+/// A program connects a queue pair for a second time: what the second peer says is not for it.
+#[test]
+fn bytes_behind_a_reply_do_not_reach_a_queue_pair_with_another_stream() {
+    let ip: IpAddr = Ipv4Addr::new(127, 200, 0, 1).into();
+    let client = manager(ip, false);
+    let listener = TcpListener::bind((ip, 0)).unwrap();
+    let to = listener.local_addr().unwrap();
+    let accepts = |behind: &[u8]| {
+        let (mut socket, _) = listener.accept().unwrap();
+        socket.read_exact(&mut [0; 24]).unwrap();
+        let reply = b"MPA ID Rep Frame\x10\x02\0\x04\0\x04\0\x04";
+        socket.write_all(&[reply, behind].concat()).unwrap();
+        Peer::new(socket, false)
+    };
+    std::thread::scope(|scope| {
+        let first = scope.spawn(|| accepts(b""));
+        let mut near = Connector::new(&client).cap(QpCap::new(8, 8)).connect(to).unwrap();
+        let mut first = first.join().unwrap();
+        let memory = near.pd().alloc_mr(64, Access::LOCAL_WRITE).unwrap();
+        near.post_recv([memory.recv(1, 0..64)]).unwrap();
+
+        let message = first.segment(&Header::Untagged(send(RdmaOp::SEND, 1)), b"second");
+        let accepts = &accepts;
+        let second = scope.spawn(move || accepts(&message));
+        let events = client.event_channel().unwrap();
+        let id = events.create_id(PortSpace::Tcp).unwrap();
+        let next = || events.wait_event(Some(60_000)).unwrap().unwrap().kind;
+        id.resolve_addr(None, to, 1000).unwrap();
+        assert_eq!(next(), EventKind::AddrResolved);
+        id.resolve_route(1000).unwrap();
+        assert_eq!(next(), EventKind::RouteResolved);
+        id.connect(&ConnParam { qpn: near.qpn(), ..ConnParam::default() }).unwrap();
+        assert_eq!(next(), EventKind::ConnectError);
+        second.join().unwrap();
+
+        first.say(&Header::Untagged(send(RdmaOp::SEND, 1)), b"first");
+        assert_eq!(near.recv_cq().wait().unwrap().byte_len, 5);
     });
 }

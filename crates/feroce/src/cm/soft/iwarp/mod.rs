@@ -323,8 +323,9 @@ impl IwarpService {
         match initiator.handle(&mut bytes) {
             Ok(None) => {}
             Ok(Some(Reply::Accepted { setup, private_data })) => {
-                self.on_reply(engine, now, (stream, qpn), &setup, private_data);
-                engine.handle_stream(now, qpn, bytes);
+                if self.on_reply(engine, now, (stream, qpn), &setup, private_data) {
+                    engine.handle_stream(now, qpn, bytes);
+                }
             }
             Ok(Some(Reply::Rejected { private_data })) => {
                 let (kind, status) = (EventKind::Rejected, -libc::ECONNRESET);
@@ -341,7 +342,8 @@ impl IwarpService {
         }
     }
 
-    /// The peer has accepted.
+    /// The peer has accepted. False: the queue pair cannot be brought up; it may have another
+    /// stream.
     fn on_reply(
         &mut self,
         engine: &mut Engine,
@@ -349,12 +351,14 @@ impl IwarpService {
         (stream, qpn): (StreamId, Qpn),
         setup: &StreamSetup,
         private_data: Vec<u8>,
-    ) {
+    ) -> bool {
         if let Err(e) = attach(engine, now, qpn, setup) {
             self.wakes.warn(format_args!("{qpn:?} cannot be brought up: {e}"));
-            return self.fail(engine, now, stream, EventKind::ConnectError, -libc::EINVAL);
+            self.fail(engine, now, stream, EventKind::ConnectError, -libc::EINVAL);
+            return false;
         }
         self.connected(now, (stream, qpn), setup, private_data);
+        true
     }
 
     /// A connection is there: its stream is the queue pair's from now on.
