@@ -235,6 +235,28 @@ fn a_peer_that_never_closes_is_given_up() {
     assert_eq!(count(&link, "tcp_not_closed_by_peer"), 1);
 }
 
+/// Each has a descriptor, and peers may come faster than they are given up.
+#[test]
+fn peers_that_never_close_are_bounded_in_number() {
+    const MOST: usize = 1024;
+    let (_, hard) = getrlimit(Resource::RLIMIT_NOFILE).unwrap();
+    setrlimit(Resource::RLIMIT_NOFILE, hard.min(3000), hard).unwrap();
+    let mut link = TcpLink::new().unwrap();
+    let (_, local) = link.listen(LOCAL.parse().unwrap(), 1).unwrap();
+    let mut seen = Seen::default();
+    let mut peers: Vec<TcpStream> = Vec::new();
+    for i in 1..=MOST as u64 + 2 {
+        peers.push(TcpStream::connect(local).unwrap());
+        drive(&mut link, &mut seen, |seen| !seen.accepted.is_empty());
+        let now = NOW.plus_nanos(i);
+        seen.accepted.drain(..).for_each(|stream| link.finish(now, stream));
+    }
+    assert_eq!(count(&link, "tcp_not_closed_by_peer"), 2);
+    let third = link.poll_timeout().unwrap();
+    link.receive(third, &mut |event| panic!("{event:?}")).unwrap();
+    assert_eq!(count(&link, "tcp_not_closed_by_peer"), 3);
+}
+
 #[test]
 fn ends_are_told_once_and_resets_as_such() {
     let (mut link, mut seen, stream, peer) = accepted();

@@ -33,6 +33,12 @@ impl<K: Copy + Ord> Deadlines<K> {
         }
     }
 
+    /// How many keys have a deadline.
+    #[expect(clippy::len_without_is_empty, reason = "no caller needs it")]
+    pub fn len(&self) -> usize {
+        self.of.len()
+    }
+
     /// Whether a key has a deadline.
     pub fn contains(&self, key: K) -> bool {
         self.of.contains_key(&key)

@@ -21,6 +21,7 @@ pub mod dissect;
 mod event;
 mod fault;
 mod landing;
+mod listener;
 mod port;
 mod record;
 mod reserved;
@@ -36,12 +37,12 @@ use std::os::fd::{AsFd, BorrowedFd};
 use feroce_train::{Burst, Instant, Scatter};
 use nix::errno::Errno;
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
-use socket2::Socket;
 
 use crate::LinkCounters;
 pub use deadlines::Deadlines;
 pub use event::{StreamId, TcpEvent, TcpListenId};
 pub use fault::{FaultOrder, StreamFaults};
+use listener::Listener;
 pub use port::TcpPort;
 pub use record::StreamRecords;
 pub use reserved::ReservedPort;
@@ -64,16 +65,12 @@ const MAX_GLANCES: u32 = 16;
 /// peer might lose what was sent last.
 const LINGER_NS: u64 = 5_000_000_000;
 
+/// Streams that wait so. The one that has waited longest gives way to another: peers that connect
+/// and never close must not take all descriptors.
+const MAX_LINGERING: usize = 1024;
+
 /// How long a connection that was refused waits before it asks again.
 const ASK_AGAIN_NS: u64 = 5_000_000;
-
-/// How long a listener waits before it accepts again, if there was no descriptor or no memory for a
-/// connection. The epoll instance reports the connection all the time, and a driver that waits for
-/// events would not sleep.
-const ACCEPT_AGAIN_NS: u64 = 50_000_000;
-
-/// Connections that the kernel keeps until they are accepted, at least.
-const MIN_BACKLOG: i32 = 128;
 
 /// How to open a stream.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -94,15 +91,6 @@ struct Asking {
     how: TcpConnect,
     /// From then on, a refusal is final.
     until: Instant,
-}
-
-#[derive(Debug)]
-struct Listener {
-    socket: Socket,
-    /// The caller takes connections.
-    accepts: bool,
-    /// There was no descriptor or no memory for the last connection.
-    rests: bool,
 }
 
 /// Listeners and streams, and the epoll instance that watches them.
@@ -198,53 +186,6 @@ impl TcpLink {
         self.next
     }
 
-    /// Listens at an address, and returns it with the port that the kernel chose if that was 0.
-    pub fn listen(
-        &mut self,
-        address: SocketAddr,
-        backlog: u32,
-    ) -> io::Result<(TcpListenId, SocketAddr)> {
-        let socket = socket_for(address)?;
-        // A server that is started again need not wait for the connections of its predecessor.
-        socket.set_reuse_address(true)?;
-        if address.is_ipv6() {
-            socket.set_only_v6(true)?;
-        }
-        socket.bind(&address.into())?;
-        socket.listen(i32::try_from(backlog).unwrap_or(i32::MAX).max(MIN_BACKLOG))?;
-        let local = address_of(&socket.local_addr()?)?;
-        let id = self.number();
-        self.epoll.add(&socket, EpollEvent::new(EpollFlags::EPOLLIN, id))?;
-        self.listeners.insert(id, Listener { socket, accepts: true, rests: false });
-        Ok((TcpListenId(id), local))
-    }
-
-    /// Takes further connections, or leaves them to the kernel.
-    pub fn set_accepting(&mut self, listener: TcpListenId, accepts: bool) {
-        if let Some(listening) = self.listeners.get_mut(&listener.0) {
-            listening.accepts = accepts;
-            self.watch_listener(listener.0);
-        }
-    }
-
-    /// Tells the epoll instance whether to report connections.
-    fn watch_listener(&self, id: u64) {
-        let Some(Listener { socket, accepts, rests }) = self.listeners.get(&id) else { return };
-        let is_watched = *accepts && !rests;
-        let flags = if is_watched { EpollFlags::EPOLLIN } else { EpollFlags::empty() };
-        // It fails for lack of memory only; a connection that is reported all the same is left.
-        let _ = self.epoll.modify(socket, &mut EpollEvent::new(flags, id));
-    }
-
-    /// No longer listens.
-    pub fn unlisten(&mut self, listener: TcpListenId) {
-        if let Some(Listener { socket, .. }) = self.listeners.remove(&listener.0) {
-            // Closing is not enough while a forked process has the socket open.
-            let _ = self.epoll.delete(&socket);
-            self.again.remove(listener.0);
-        }
-    }
-
     /// Opens a stream. [`TcpEvent::Connected`] or [`TcpEvent::Failed`] follows.
     pub fn connect(&mut self, now: Instant, how: &TcpConnect) -> io::Result<StreamId> {
         let id = self.number();
@@ -316,6 +257,12 @@ impl TcpLink {
         }
         self.lingering.set(stream.0, now.plus_nanos(LINGER_NS));
         self.watch(stream.0);
+        if self.lingering.len() > MAX_LINGERING
+            && let Some(oldest) = self.lingering.pop(now.plus_nanos(LINGER_NS))
+        {
+            self.counters.lingered += 1;
+            self.remove(oldest);
+        }
     }
 
     /// Closes a stream at once. What waits is lost.
@@ -449,46 +396,6 @@ impl TcpLink {
         self.counters.failed += 1;
         self.remove(id);
         sink(TcpEvent::Failed { stream: StreamId(id), error });
-    }
-
-    /// Accepts one connection: the others wait until the caller has had a look at it.
-    fn accept(&mut self, now: Instant, id: u64, sink: &mut dyn FnMut(TcpEvent<'_>)) -> usize {
-        let Some(listener) = self.listeners.get_mut(&id).filter(|listener| listener.accepts) else {
-            return 0;
-        };
-        let (socket, peer) = match listener.socket.accept() {
-            Ok(accepted) => accepted,
-            Err(error) => {
-                let errno = error.raw_os_error().map(Errno::from_raw);
-                let lacks = [Errno::EMFILE, Errno::ENFILE, Errno::ENOMEM, Errno::ENOBUFS];
-                if errno.is_some_and(|errno| lacks.contains(&errno)) {
-                    listener.rests = true;
-                    self.counters.rested += 1;
-                    self.again.set(id, now.plus_nanos(ACCEPT_AGAIN_NS));
-                    self.watch_listener(id);
-                }
-                // Other errors concern one connection, which is gone.
-                return 0;
-            }
-        };
-        self.has_more = true;
-        let made = || -> io::Result<(SocketAddr, SocketAddr, usize)> {
-            socket.set_nonblocking(true)?;
-            socket.set_tcp_nodelay(true)?;
-            Ok((address_of(&socket.local_addr()?)?, address_of(&peer)?, mss_of(&socket)))
-        };
-        let Ok((local, peer, mss)) = made() else { return 0 };
-        let number = self.number();
-        let stream = Stream::new(socket, Phase::Open);
-        let event = EpollEvent::new(stream.interest(), number);
-        if self.epoll.add(stream.socket(), event).is_err() {
-            return 0;
-        }
-        self.streams.insert(number, stream);
-        self.counters.accepted += 1;
-        let (listener, stream) = (TcpListenId(id), StreamId(number));
-        sink(TcpEvent::Accepted { listener, stream, local, peer, mss });
-        1
     }
 
     /// A socket of a stream is ready.
