@@ -24,6 +24,7 @@ mod naps;
 mod poll;
 mod pollers;
 mod post;
+mod resumed;
 mod revocation;
 mod shards;
 mod state;

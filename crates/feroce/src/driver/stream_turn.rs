@@ -92,17 +92,15 @@ impl Streams {
                 agent.on_stream_end(now, event);
             }
             // The engine may have forgotten the queue pair: ends the stream.
-            self.resumed.push(event.qpn);
+            self.resumed.push_ended(event.qpn);
         }
         let orders = state.agent.as_mut().map(|agent| agent.take_stream_orders());
         if let Some(orders) = orders.filter(|orders| !orders.is_empty()) {
             return Step::Orders(orders);
         }
         loop {
-            let resumed = self.resumed.pop();
-            let Some(qpn) = resumed.or_else(|| state.engine.poll_stream_ready(now)) else {
-                return Step::Nothing;
-            };
+            let ready = || state.engine.poll_stream_ready(now);
+            let Some(qpn) = self.resumed.next(ready) else { return Step::Nothing };
             let Some(attached) = self.of_qp.get_mut(&qpn) else { continue };
             // A stream that has ended does not wait for its peer, which may never read on: it is
             // finished behind the bytes that wait, and given up with them if they do not leave.

@@ -14,6 +14,7 @@ use feroce_train::{Burst, Instant};
 use feroce_wire::Qpn;
 
 use super::State;
+use super::resumed::Resumed;
 use super::stream_order::StreamOrder;
 
 /// The streams of a device.
@@ -29,7 +30,7 @@ pub(crate) struct Streams {
     /// Streams by queue pair.
     pub(super) of_qp: BTreeMap<Qpn, Attached>,
     /// Queue pairs that can send again.
-    pub(super) resumed: Vec<Qpn>,
+    pub(super) resumed: Resumed,
     /// Streams whose next bytes have a place in memory.
     pub(super) landing: Vec<StreamId>,
     pub(super) out: Burst,
@@ -52,7 +53,7 @@ impl Streams {
             faults,
             qps: BTreeMap::new(),
             of_qp: BTreeMap::new(),
-            resumed: Vec::new(),
+            resumed: Resumed::default(),
             landing: Vec::new(),
             out: Burst::default(),
             has_more: false,
@@ -114,6 +115,10 @@ impl Streams {
             }
             StreamOrder::Read(stream, reads) => self.tcp.set_reading(stream, reads),
             StreamOrder::Attach(stream, qpn) => {
+                // It may have had another, whose end the driver has not come to yet.
+                if let Some(old) = self.of_qp.get(&qpn).map(|attached| attached.stream) {
+                    self.finish(now, old);
+                }
                 self.qps.insert(stream, qpn);
                 self.of_qp.insert(qpn, Attached { stream, is_held: false });
                 // It may have become ready before.
