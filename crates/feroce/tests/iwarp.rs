@@ -215,6 +215,28 @@ fn the_port_is_that_of_tcp() {
     TcpStream::connect(listener.local_addr()).unwrap();
 }
 
+/// A TCP server has the port at one of the addresses: the id listens at the other one neither, and
+/// may try again.
+#[test]
+fn listening_at_all_addresses_fails_as_a_whole() {
+    let addresses = [1, 2].map(|last| IpAddr::from(Ipv4Addr::new(127, 201, 0, last)));
+    let device = Device::at(addresses).open_with(settings(true)).unwrap();
+    let server = Manager::with([device]).unwrap();
+    let taken = TcpListener::bind((addresses[1], 0)).unwrap();
+    let port = taken.local_addr().unwrap().port();
+    let channel = server.event_channel().unwrap();
+    let id = channel.create_id(PortSpace::Tcp).unwrap();
+    id.bind((Ipv4Addr::UNSPECIFIED, port).into()).unwrap();
+    let refused = id.listen(4).unwrap_err();
+    assert!(matches!(refused, Error::Cm(CmError::Port(_))), "{refused:?}");
+    TcpStream::connect((addresses[0], port)).unwrap_err();
+    drop(taken);
+    id.listen(4).unwrap();
+    for address in addresses {
+        TcpStream::connect((address, port)).unwrap();
+    }
+}
+
 #[test]
 fn what_iwarp_has_not_is_refused() {
     let context = Device::at([Ipv4Addr::new(127, 145, 0, 1).into()]).open_with(settings(true));

@@ -216,7 +216,7 @@ impl Owner {
     }
 
     /// Ends what the id has on devices that speak iWARP.
-    fn end_iwarp(&self) {
+    pub(super) fn end_iwarp(&self) {
         let (stream, listens) = {
             let mut inner = self.shared.lock();
             (inner.stream.take(), std::mem::take(&mut inner.tcp_listens))

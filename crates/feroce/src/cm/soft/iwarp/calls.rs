@@ -252,8 +252,28 @@ impl SoftId {
         })
     }
 
-    /// Listens on a device, at each of its addresses that the id accepts requests at.
+    /// Listens on a device, at each of its addresses that the id accepts requests at. If that fails
+    /// at one of them, the id listens at none, and may try again.
     pub(in crate::cm::soft) fn listen_iwarp(
+        &self,
+        context: &Context,
+        accepts: Accepts,
+        backlog: u32,
+    ) -> Result<(), Error> {
+        let listened = self.listen_at_all(context, accepts, backlog);
+        if listened.is_err() {
+            self.owner.end_iwarp();
+            let queue = {
+                let mut inner = self.shared().lock();
+                inner.stage = Stage::Bound;
+                Arc::clone(&inner.queue)
+            };
+            queue.forget(&self.owner.manager, self.shared());
+        }
+        listened
+    }
+
+    fn listen_at_all(
         &self,
         context: &Context,
         accepts: Accepts,
