@@ -1,7 +1,9 @@
 //! iWARP: payload that the driver receives straight into memory.
 
 use feroce_engine::iwarp::{Begin, StreamEnd, StreamSetup};
-use feroce_engine::{QpAttr, QpState, Sge, SgeList, WcStatus};
+use feroce_engine::{
+    AsyncEvent, QpAttr, QpInitAttr, QpState, QpType, Sge, SgeList, SrqInitAttr, WcStatus,
+};
 use feroce_mem::{Access, Region};
 use feroce_testkit::stream_peer::{StreamPeer, send, write};
 use feroce_testkit::{Mr, land};
@@ -162,6 +164,32 @@ fn a_queue_pair_that_fails_meanwhile_flushes_afterwards() {
     let flushed: Vec<_> = peer.host.poll_all().iter().map(|cqe| (cqe.wr_id, cqe.status)).collect();
     assert_eq!(flushed, [(1, WcStatus::Flushed), (2, WcStatus::Flushed)]);
     assert_eq!(peer.end(), Some(StreamEnd::Closed));
+}
+
+/// A consumer destroys the queue pair when it is told that no receive is left: the one that is
+/// being filled has completed before.
+#[test]
+fn the_last_receive_is_told_of_when_it_has_completed() {
+    let mut peer = peer();
+    let host = &mut peer.host;
+    let attr = SrqInitAttr { pd: host.pd, max_wr: 4, max_sge: 4, limit: 0, xrc: None };
+    let (srq, mut queue) = host.engine.create_srq(attr).unwrap();
+    let init = QpInitAttr { srq: Some(srq), ..host.init_attr(QpType::Rc) };
+    let qp = host.create_qp(init);
+    let setup = StreamSetup { begin: Begin::Await(None), crc: false, ..StreamSetup::INITIATOR };
+    host.modify(peer.now, qp.qpn, &QpAttr::init(Access::REMOTE_WRITE));
+    host.engine.attach_stream(peer.now, qp.qpn, &setup).unwrap();
+    queue.post(host.recv(1, 0, LEN as u32)).unwrap();
+    peer.qp = qp;
+    let bytes = peer.segment(&Header::Untagged(send(1)), &payload(LEN));
+    peer.say_bytes(&bytes[..1000]);
+    assert!(!lent(&mut peer).is_empty());
+    let (now, qpn) = (peer.now, peer.qp.qpn);
+    peer.host.modify(now, qpn, &QpAttr::to(QpState::Err));
+    assert_eq!((peer.host.async_events(), peer.host.poll_all().len()), (vec![], 0));
+    peer.host.engine.handle_stream_landed(now, qpn, 100);
+    assert_eq!(peer.host.poll_all().len(), 1);
+    assert_eq!(peer.host.async_events(), [AsyncEvent::LastWqeReached(qpn)]);
 }
 
 /// Buffers may have room for more than the length of a completion can say.

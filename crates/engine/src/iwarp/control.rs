@@ -163,8 +163,8 @@ impl Qp {
             let was = self.common.state;
             self.common.set_state(QpState::Err);
             hca.revoke_answers();
-            if matches!(self.common.rq, RecvSource::Srq(_)) && was != QpState::Reset {
-                hca.event(AsyncEvent::LastWqeReached(self.common.qpn));
+            if was != QpState::Reset && !self.is_landing() {
+                self.tell_last_receive(hca);
             }
         }
         if let Some(stream) = &mut self.stream {
@@ -178,11 +178,22 @@ impl Qp {
         self.flush(hca, now);
     }
 
+    /// The queue pair takes no more receives from its shared receive queue, and those that it has
+    /// taken complete with this call at the latest.
+    pub(super) fn tell_last_receive(&self, hca: &mut Shared) {
+        if matches!(self.common.rq, RecvSource::Srq(_)) {
+            hca.event(AsyncEvent::LastWqeReached(self.common.qpn));
+        }
+    }
+
+    fn is_landing(&self) -> bool {
+        self.stream.as_ref().is_some_and(|stream| stream.is_landing)
+    }
+
     /// Completes as flushed what is posted on a queue pair in ERR. While the driver receives
     /// payload into memory, that waits: a completion gives the memory back to the consumer.
     pub(crate) fn flush(&mut self, hca: &mut Shared, now: Instant) {
-        let is_landing = self.stream.as_ref().is_some_and(|stream| stream.is_landing);
-        if self.common.state != QpState::Err || is_landing {
+        if self.common.state != QpState::Err || self.is_landing() {
             return;
         }
         while self.common.sq.peek(0).is_some() {

@@ -106,6 +106,7 @@ impl Qp {
             stream.advance(len);
         } else {
             self.flush(hca, now);
+            self.tell_last_receive(hca);
         }
     }
 }
