@@ -12,7 +12,7 @@ use core::ptr;
 use crate::sync::{SEGMENT_SLOTS, UnsafeCell};
 
 /// One place for an item. Whether it holds one is known only to the ring.
-type Slot<T> = UnsafeCell<MaybeUninit<T>>;
+pub(crate) type Slot<T> = UnsafeCell<MaybeUninit<T>>;
 
 /// A run of up to [`SEGMENT_SLOTS`] slots, once something was written to one of them.
 type Segment<T> = Option<Box<[Slot<T>]>>;
@@ -49,35 +49,36 @@ impl<T> Slots<T> {
         Some(Self { segments, count })
     }
 
-    /// Makes sure that slot `index` has memory. False: there is none, or too little to leave
-    /// `spare` bytes to others.
+    /// Slot `index`, after making sure that it has memory. `None`: there is none, or too little to
+    /// leave `spare` bytes to others.
     ///
     /// # Safety
     ///
     /// The caller is the writer, and the holder of slot `index`.
     #[inline]
-    pub(crate) unsafe fn prepare(&self, index: usize, spare: usize) -> bool {
+    pub(crate) unsafe fn prepare(&self, index: usize, spare: usize) -> Option<&Slot<T>> {
         let cell = &self.segments[index / SEGMENT_SLOTS];
         // SAFETY: the cell is only ever written by the writer, which is the caller.
-        if cell.with(|segment| unsafe { (*segment).is_some() }) {
-            return true;
+        if !cell.with(|segment| unsafe { (*segment).is_some() }) {
+            let fresh = self.new_segment(index / SEGMENT_SLOTS, spare)?;
+            // SAFETY: no other thread looks at the cell before a slot in it was full, and none was.
+            cell.with_mut(|segment| unsafe { *segment = Some(fresh) });
         }
-        let Some(fresh) = self.new_segment(index / SEGMENT_SLOTS, spare) else { return false };
-        // SAFETY: no other thread looks at the cell before a slot in it was full, and none was.
-        cell.with_mut(|segment| unsafe { *segment = Some(fresh) });
-        true
+        // SAFETY: the segment is installed, and never changes from now on.
+        let segment = cell.with(|segment| unsafe { &*segment });
+        segment.as_ref()?.get(index % SEGMENT_SLOTS)
     }
 
-    /// Fills slot `index`, which must be empty (an item in it would be leaked).
+    /// Fills a slot, which must be empty (an item in it would be leaked).
     ///
     /// # Safety
     ///
-    /// The caller is the writer, and the holder of slot `index`, which it has prepared.
+    /// The caller is the writer, and the holder of the slot, which it has prepared.
     #[inline]
-    pub(crate) unsafe fn write(&self, index: usize, item: T) {
+    pub(crate) unsafe fn write(slot: &Slot<T>, item: T) {
         // Copied once: a closure that owned the item would copy it twice.
         let item = ManuallyDrop::new(item);
-        self.slot(index).with_mut(|slot| {
+        slot.with_mut(|slot| {
             // SAFETY: the caller holds the slot, which has the size and alignment of an item; the
             // item is not dropped here and so moves.
             unsafe { ptr::copy_nonoverlapping(&raw const *item, slot.cast(), 1) };

@@ -25,7 +25,7 @@
 use core::{cell::Cell, fmt};
 
 use crate::{
-    slots::Slots,
+    slots::{Slot, Slots},
     sync::{Arc, AtomicBool, AtomicU32, Ordering},
 };
 
@@ -209,10 +209,15 @@ impl<T> Producer<T> {
     #[inline]
     pub fn vacant_sparing(&mut self, spare: usize) -> Option<Vacant<'_, T>> {
         let is_full = self.tail.wrapping_sub(self.head) == self.shared.capacity && self.free() == 0;
+        if is_full {
+            return None;
+        }
+        let Self { shared, tail, slot, .. } = self;
+        let shared: &Shared<T> = shared;
         // SAFETY: `tail` is within `capacity` of `head`, so this half holds the slot; there is one
         // producer, so it is the one writer.
-        let has_slot = !is_full && unsafe { self.shared.slots.prepare(self.slot as usize, spare) };
-        has_slot.then_some(Vacant { producer: self })
+        let place = unsafe { shared.slots.prepare(*slot as usize, spare) }?;
+        Some(Vacant { shared, tail, slot, place })
     }
 
     /// Allocates memory for the next `count` items, so that staging them does not fail. False if
@@ -224,7 +229,7 @@ impl<T> Producer<T> {
         let mut slots = (0..count as u32).map(|i| self.shared.forward(self.slot, i) as usize);
         // SAFETY: the slots are free, so this half holds them; there is one producer, so it is the
         // one writer.
-        slots.all(|slot| unsafe { self.shared.slots.prepare(slot, 0) })
+        slots.all(|slot| unsafe { self.shared.slots.prepare(slot, 0) }.is_some())
     }
 
     /// Shows everything staged to the consumer, with one store.
@@ -289,21 +294,30 @@ impl<T> Producer<T> {
 ///
 /// # Invariant
 ///
-/// `tail` of the producer is within the capacity of `head`, and its slot has memory.
-#[derive(Debug)]
+/// `tail` and `slot` are those of the producer, which is borrowed meanwhile; `tail` is within the
+/// capacity of `head`, and `place` is its slot.
 pub struct Vacant<'a, T> {
-    producer: &'a mut Producer<T>,
+    shared: &'a Shared<T>,
+    tail: &'a mut u32,
+    slot: &'a mut u32,
+    place: &'a Slot<T>,
 }
 
 impl<T> Vacant<'_, T> {
     /// Puts an item in without showing it to the consumer yet.
     #[inline]
     pub fn stage(self, item: T) {
-        let Producer { shared, tail, slot, .. } = self.producer;
+        let Self { shared, tail, slot, place } = self;
         // SAFETY: `tail` is within `capacity` of `head`, so the slot is empty and held by this
-        // half; there is one producer, so it is the one writer. `vacant` has prepared the slot.
-        unsafe { shared.slots.write(*slot as usize, item) };
+        // half; there is one producer, so it is the one writer. `prepare` gave the slot.
+        unsafe { Slots::write(place, item) };
         (*tail, *slot) = shared.after(*tail, *slot);
+    }
+}
+
+impl<T> fmt::Debug for Vacant<'_, T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Vacant").field("slot", &self.slot).finish_non_exhaustive()
     }
 }
 
@@ -384,6 +398,26 @@ impl<T> Consumer<T> {
         Some(seen)
     }
 
+    /// Takes out the oldest items as long as `look` says so, without moving them: drops each where
+    /// it is. Their slots become free together, when this returns. Returns how many.
+    #[inline]
+    pub fn pop_while(&mut self, mut look: impl FnMut(&T) -> bool) -> usize {
+        let first = self.head;
+        let popping = GiveUpAll(self);
+        let consumer = &mut *popping.0;
+        while let Some(slot) = consumer.oldest() {
+            // SAFETY: the slot is full and held by this half, and nothing else here touches it.
+            let item = unsafe { consumer.shared.slots.get_mut(slot) };
+            if !look(item) {
+                break;
+            }
+            (consumer.head, consumer.slot) = consumer.shared.after(consumer.head, consumer.slot);
+            // SAFETY: the item is in a slot that is full, and given up when this returns.
+            unsafe { Slots::discard(item) };
+        }
+        consumer.head.wrapping_sub(first) as usize
+    }
+
     /// How many items are published and not removed.
     #[inline]
     pub fn len(&self) -> usize {
@@ -437,6 +471,17 @@ impl Drop for GiveUp<'_> {
     #[inline]
     fn drop(&mut self) {
         self.head.store(self.to, Ordering::Release);
+    }
+}
+
+/// Gives up the slots before the `head` of a consumer when it is dropped, even if the drop of an
+/// item panics.
+struct GiveUpAll<'a, T>(&'a mut Consumer<T>);
+
+impl<T> Drop for GiveUpAll<'_, T> {
+    #[inline]
+    fn drop(&mut self) {
+        self.0.shared.head.store(self.0.head, Ordering::Release);
     }
 }
 

@@ -25,7 +25,7 @@ use loom::sync::{Arc, Condvar, Mutex};
 use loom::thread;
 use model::{
     Census,
-    Receive::{self, Peek, PeekMut, Pop, PopIf},
+    Receive::{self, Peek, PeekMut, Pop, PopIf, PopWhile},
     Send::{self, Publish, Push, Stage, UnstageAll},
     numbered,
 };
@@ -62,6 +62,12 @@ fn push_pop_and_peek_keep_the_order() {
 fn one_slot_changes_hands() {
     check(1, &[Push, Push, Push], &[Pop, PeekMut(0), Pop, Pop]);
     check(1, &[Push, Push, Push], &[PopIf(false), PopIf(true), PopIf(true), Pop]);
+}
+
+#[test]
+fn slots_change_hands_together() {
+    check(2, &[Push, Push, Push, Push], &[PopWhile(1), PopWhile(3), PopWhile(2)]);
+    check(3, &[Stage, Stage, Publish, Stage, Push], &[Peek(1), PopWhile(2), Pop, PopWhile(3)]);
 }
 
 #[test]

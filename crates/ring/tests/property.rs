@@ -25,6 +25,7 @@ fn step() -> impl Strategy<Value = Step> {
         1 => Just(Step::Send(Send::UnstageAll)),
         8 => Just(Step::Receive(Receive::Pop)),
         2 => any::<bool>().prop_map(|takes| Step::Receive(Receive::PopIf(takes))),
+        2 => (0..20usize).prop_map(|most| Step::Receive(Receive::PopWhile(most))),
         1 => (0..70usize).prop_map(|i| Step::Receive(Receive::Peek(i))),
         1 => (0..70usize).prop_map(|i| Step::Receive(Receive::PeekMut(i))),
     ]
@@ -67,6 +68,9 @@ impl Plain {
         match step {
             Receive::Pop | Receive::PopIf(true) => self.published.pop_front().is_some(),
             Receive::PopIf(false) => !self.published.is_empty(),
+            Receive::PopWhile(most) => {
+                self.published.drain(..most.min(self.published.len())).len() > 0
+            }
             Receive::Peek(i) | Receive::PeekMut(i) => i < self.published.len(),
         }
     }

@@ -202,6 +202,49 @@ fn an_item_that_was_only_looked_at_and_whose_drop_panics_is_not_dropped_again() 
 }
 
 #[test]
+fn items_that_go_together_are_dropped_where_they_are_and_their_slots_are_free_afterwards() {
+    let alive = Arc::new(());
+    let (mut producer, mut consumer) = spsc(4);
+    assert_eq!(consumer.pop_while(|_| unreachable!("the ring is empty")), 0);
+    for number in 0..10 {
+        for i in 0..3 {
+            producer.push((3 * number + i, Arc::clone(&alive))).ok().unwrap();
+        }
+        let (mut seen, shared) = (Vec::new(), Arc::clone(&consumer.shared));
+        let before = shared.head.load(Ordering::Relaxed);
+        let taken = consumer.pop_while(|(i, _)| {
+            assert_eq!(shared.head.load(Ordering::Relaxed), before, "none is free yet");
+            seen.push(*i);
+            i % 3 < 2
+        });
+        assert_eq!((taken, seen), (2, Vec::from([0, 1, 2].map(|i| 3 * number + i))));
+        assert_eq!((Arc::strong_count(&alive), producer.free()), (2, 3));
+        assert_eq!(consumer.pop_while(|_| true), 1);
+        assert_eq!((Arc::strong_count(&alive), producer.free()), (1, 4));
+    }
+}
+
+#[test]
+fn items_that_went_together_until_a_drop_panicked_are_not_dropped_again() {
+    struct Bomb(Arc<()>);
+    impl Drop for Bomb {
+        fn drop(&mut self) {
+            assert!(thread::panicking() || Arc::strong_count(&self.0) != 3, "boom");
+        }
+    }
+    let alive = Arc::new(());
+    let (mut producer, mut consumer) = spsc(4);
+    for _ in 0..3 {
+        producer.push(Bomb(Arc::clone(&alive))).ok().unwrap();
+    }
+    let discard = std::panic::AssertUnwindSafe(|| consumer.pop_while(|_| true));
+    assert!(std::panic::catch_unwind(discard).is_err());
+    assert_eq!((Arc::strong_count(&alive), consumer.len()), (2, 1));
+    drop((producer, consumer));
+    assert_eq!(Arc::strong_count(&alive), 1);
+}
+
+#[test]
 fn a_dropped_producer_publishes_what_it_staged() {
     let (mut producer, mut consumer) = spsc(2);
     producer.stage(1).unwrap();

@@ -38,6 +38,8 @@ pub(crate) enum Receive {
     Pop,
     /// Or leave it where it is.
     PopIf(bool),
+    /// At most so many at once.
+    PopWhile(usize),
     Peek(usize),
     PeekMut(usize),
 }
@@ -128,6 +130,18 @@ impl Receiver {
                 assert_eq!(taken, seen.filter(|_| takes));
                 seen
             }
+            Receive::PopWhile(most) => {
+                let (first, mut next) = (self.received, self.received);
+                let taken = self.consumer.pop_while(|item| {
+                    assert_eq!(item.number, next);
+                    let takes = ((next - first) as usize) < most;
+                    next += u32::from(takes);
+                    takes
+                });
+                assert_eq!(taken, (next - first) as usize);
+                self.received = next;
+                return taken > 0;
+            }
             Receive::Peek(i) => self.consumer.peek(i).map(|item| item.number),
             Receive::PeekMut(i) => self.consumer.peek_mut(i).map(|item| {
                 item.number += 1;
@@ -141,7 +155,7 @@ impl Receiver {
                 assert_eq!(number, self.received);
                 self.received += 1;
             }
-            Receive::PopIf(false) => assert_eq!(number, self.received),
+            Receive::PopIf(false) | Receive::PopWhile(_) => assert_eq!(number, self.received),
             Receive::Peek(i) | Receive::PeekMut(i) => {
                 assert_eq!(number as usize, self.received as usize + i);
             }
