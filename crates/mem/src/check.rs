@@ -23,6 +23,25 @@ pub struct Reach {
     pub access: Access,
 }
 
+/// What a local key names, while the table cannot change: the part of the checks that is the same
+/// for every range.
+#[derive(Clone, Copy, Debug)]
+pub struct LocalMr<'a> {
+    registration: &'a Arc<Registration>,
+    extent: &'a Extent,
+}
+
+impl<'a> LocalMr<'a> {
+    /// As [`MrTable::lend_local`], with the key that names this.
+    #[inline]
+    pub fn lend<R: Right>(&self, addr: u64, len: u32) -> Result<Loan<'a, R>, AccessError> {
+        if len == 0 {
+            return Loan::nothing();
+        }
+        lend(self.registration, self.extent, R::LOCAL, addr, len.into())
+    }
+}
+
 impl MrTable {
     /// A right of the local adapter to `len` bytes at `addr`, for an element of a scatter or
     /// gather list (IBTA vol1 10.6.3). With `len` 0 the result is empty and nothing is checked,
@@ -50,6 +69,12 @@ impl MrTable {
         if len == 0 {
             return Loan::nothing();
         }
+        self.local(pd, lkey)?.lend(addr, len)
+    }
+
+    /// What a local key names, for an adapter that uses it several times in a row.
+    #[inline]
+    pub fn local(&self, pd: PdId, lkey: Lkey) -> Result<LocalMr<'_>, AccessError> {
         let Some(Entry::Mr(mr)) = self.slots.get(lkey.into()) else {
             cold_path();
             return Err(AccessError::BadKey);
@@ -62,7 +87,7 @@ impl MrTable {
             cold_path();
             return Err(AccessError::WrongPd);
         }
-        lend(&mr.registration, extent, R::LOCAL, addr, len.into())
+        Ok(LocalMr { registration: &mr.registration, extent })
     }
 
     /// A right of the peer of queue pair `qpn` to `len` bytes at `va` (IBTA vol1 9.4.1 and

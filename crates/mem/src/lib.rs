@@ -60,7 +60,7 @@ mod slots;
 mod table;
 
 pub use access::{Access, Atomic, Bytewise, PdId, Read, Right, Write};
-pub use check::Reach;
+pub use check::{LocalMr, Reach};
 pub use error::{
     AccessError, BindError, DeregError, FetchError, InvalidAccess, OutOfBounds, OutOfMemory,
     RegError,

@@ -185,6 +185,7 @@ impl Region {
 
     /// Fills `len` bytes at `offset` from the bytes at `from` of a source. The last byte is stored
     /// last, as by [`Region::write_at`], and only if the source had all of them.
+    #[inline]
     pub fn write_from(
         &self,
         offset: usize,
@@ -193,17 +194,15 @@ impl Region {
         from: usize,
     ) -> Result<(), FetchError> {
         let Some(dst) = self.pointer(offset, len)? else { return Ok(()) };
-        let (mut word, last) = ([0; 8], last_word(dst.addr(), len));
-        let tail = &mut word[..last];
-        // The landing writes to these bytes alone: they are of this region, whose invariant holds.
-        let mut landing = Landing { head: dst, head_len: len - last, tail, filled: 0 };
-        if !source.fetch(from, &mut landing) {
-            return Err(FetchError::Gone);
+        if let Some(bytes) = source.bytes() {
+            let bytes = from.checked_add(len).and_then(|end| bytes.get(from..end));
+            let bytes = bytes.ok_or(FetchError::Gone)?;
+            // SAFETY: `pointer` gave `len` bytes of this region; its invariant holds.
+            unsafe { copy_in(dst, bytes) };
+            return Ok(());
         }
-        // SAFETY: `last_word` made the place of the last word a multiple of its length, and it is
-        // the end of the bytes that `pointer` gave.
-        unsafe { store(dst.wrapping_add(len - last), &word[..last]) };
-        Ok(())
+        // SAFETY: `pointer` gave `len` bytes of this region; its invariant holds.
+        unsafe { fetch_to(dst, len, source, from) }
     }
 
     /// Appends `len` bytes at `offset` to a landing, or as many as that has room for.
@@ -304,6 +303,12 @@ impl fmt::Debug for Region {
 
 /// Bytes that are elsewhere, say in another process, and can be copied to a region in one go.
 pub trait Source: fmt::Debug {
+    /// All of the bytes, if they are at hand in memory that no other thread changes: then they need
+    /// no landing.
+    fn bytes(&self) -> Option<&[u8]> {
+        None
+    }
+
     /// Fills all of `landing` with the bytes from `offset` on. False: they cannot be had, or were
     /// no longer the source's to give while they were copied.
     fn fetch(&self, offset: usize, landing: &mut Landing<'_>) -> bool;
@@ -397,6 +402,32 @@ impl fmt::Debug for Landing<'_> {
     }
 }
 
+/// Fills `len` bytes at `dst` from the bytes at `from` of a source, the last aligned word of them
+/// last and in one store. Out of line, to keep the code for bytes at hand short.
+///
+/// # Safety
+///
+/// As for [`copy_in`].
+#[inline(never)]
+unsafe fn fetch_to(
+    dst: *mut u8,
+    len: usize,
+    source: &dyn Source,
+    from: usize,
+) -> Result<(), FetchError> {
+    let (mut word, last) = ([0; 8], last_word(dst.addr(), len));
+    let tail = &mut word[..last];
+    // The landing writes to these bytes alone: the caller says that they may be written.
+    let mut landing = Landing { head: dst, head_len: len - last, tail, filled: 0 };
+    if !source.fetch(from, &mut landing) {
+        return Err(FetchError::Gone);
+    }
+    // SAFETY: `last_word` made the place of the last word a multiple of its length, and it is the
+    // end of the bytes that the caller has given.
+    unsafe { store(dst.wrapping_add(len - last), &word[..last]) };
+    Ok(())
+}
+
 /// Copies `data` to `dst`, the last aligned word of it last and in one store.
 ///
 /// # Safety
@@ -404,6 +435,10 @@ impl fmt::Debug for Landing<'_> {
 /// `dst` must be valid for writes of `data.len()` bytes that meet the invariant of [`Region`].
 #[inline]
 unsafe fn copy_in(dst: *mut u8, data: &[u8]) {
+    if data.len() == 8 && dst.addr().is_multiple_of(8) {
+        // SAFETY: eight valid bytes at a multiple of eight, by contract.
+        return unsafe { store(dst, data) };
+    }
     let tail = last_word(dst.addr(), data.len());
     let (head, tail) = data.split_at(data.len() - tail);
     if !head.is_empty() {
@@ -466,6 +501,10 @@ unsafe fn store(dst: *mut u8, word: &[u8]) {
 /// `src` must be valid for reads of `out.len()` bytes that meet the invariant of [`Region`].
 #[inline]
 unsafe fn copy_out(src: *mut u8, out: &mut [u8]) {
+    if out.len() == 8 && src.addr().is_multiple_of(8) {
+        // SAFETY: eight valid bytes at a multiple of eight, by contract.
+        return unsafe { load(src, out) };
+    }
     let tail = last_word(src.addr(), out.len());
     let (head, tail) = out.split_at_mut(out.len() - tail);
     let end = src.wrapping_add(head.len());

@@ -126,6 +126,21 @@ fn ranges_count_from_the_address_of_the_registration() {
 }
 
 #[test]
+fn a_key_that_was_looked_up_once_is_checked_for_each_range() {
+    let mut table = table();
+    let region = Region::alloc(64).unwrap();
+    let (lkey, _) = reg(&mut table, &region, Iova::At(1000), Access::REMOTE_READ);
+    assert_eq!(table.local(OTHER_PD, lkey).err(), Some(AccessError::WrongPd));
+    assert_eq!(table.local(PD, Lkey(lkey.0 ^ 0x100)).err(), Some(AccessError::BadKey));
+    let mr = table.local(PD, lkey).unwrap();
+    let read = |addr, len| mr.lend::<Read>(addr, len).map(|loan| loan.len());
+    assert_eq!((read(1000, 64), read(1063, 1), read(0, 0)), (Ok(64), Ok(1), Ok(0)));
+    assert_eq!(read(1063, 2), Err(AccessError::OutOfBounds));
+    assert_eq!(read(999, 1), Err(AccessError::OutOfBounds));
+    assert_eq!(mr.lend::<Write>(1000, 1).err(), Some(AccessError::NotPermitted));
+}
+
+#[test]
 fn operations_of_length_0_check_nothing() {
     let mut table = table();
     let local = table.grant_local::<Write>(OTHER_PD, Lkey(3), u64::MAX, 0);

@@ -230,6 +230,39 @@ impl Source for Bytes {
     }
 }
 
+/// Bytes at hand.
+#[derive(Debug)]
+struct AtHand<'a>(&'a [u8]);
+
+impl Source for AtHand<'_> {
+    fn bytes(&self) -> Option<&[u8]> {
+        Some(self.0)
+    }
+
+    fn fetch(&self, _: usize, _: &mut Landing<'_>) -> bool {
+        unreachable!("the bytes are at hand")
+    }
+}
+
+#[test]
+fn bytes_at_hand_need_no_landing() {
+    let bytes: Vec<u8> = (1..=24).collect();
+    let source = AtHand(&bytes);
+    for (at, len) in (0..9).flat_map(|at| (0..=20).map(move |len| (at, len))) {
+        let region = Region::alloc(40).unwrap();
+        region.write_from(at, len, &source, 3).unwrap();
+        let mut expected = [0; 40];
+        expected[at..at + len].copy_from_slice(&bytes[3..3 + len]);
+        let mut found = [0; 40];
+        region.read_at(0, &mut found).unwrap();
+        assert_eq!(found, expected, "{len} bytes at {at}");
+    }
+    let region = Region::alloc(40).unwrap();
+    assert_eq!(region.write_from(0, 22, &source, 3), Err(FetchError::Gone));
+    assert_eq!(region.write_from(0, 1, &source, usize::MAX), Err(FetchError::Gone));
+    assert_eq!(region.write_from(39, 2, &source, 0), Err(FetchError::OutOfBounds));
+}
+
 #[test]
 fn a_source_fills_what_it_should_and_nothing_else() {
     for len in 0..=40 {
