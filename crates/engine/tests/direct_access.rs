@@ -12,7 +12,7 @@ use feroce_mem::{
     Access, DirectPath, DirectWrite, HostMemory, Landing, Reach, Region, Revocation,
     RevocationEpoch, Source,
 };
-use feroce_testkit::{Pair, TestQp, wr};
+use feroce_testkit::{Mr, Pair, TestQp, wr};
 use feroce_train::{InlineBytes, LinkCaps};
 use feroce_wire::{Lkey, Qpn};
 
@@ -510,6 +510,76 @@ fn posted_requests_pass_up_to_the_first_that_does_not() {
     qa.sq.show();
     assert_eq!(pair.a.engine.try_direct_posted(|| pair.now, qa.qpn), DirectPosted::UpToOne);
     assert_eq!(ids(&mut pair), []);
+}
+
+#[test]
+fn a_list_passes_up_to_the_first_request_that_fails_a_check() {
+    let (mut pair, mut qa, _qb, house) = neighbours(|_| {});
+    write(&mut pair, &mut qa, 40, 8, WcStatus::Success);
+    // The requests name two keys in turn, and the seventh one a key that does not exist.
+    let (pd, region, access) = (pair.a.pd, Arc::clone(&pair.a.region), Access::LOCAL_WRITE);
+    let other = Mr::register(&mut pair.a.engine, pd, &region, (0, 4096), Some(0), access);
+    let bytes = pair.a.fill(0, 80, 5);
+    for id in 0..10 {
+        let mut sge = pair.a.sge(8 * id, 8);
+        sge.lkey = match id {
+            6 => Lkey(sge.lkey.0 ^ 0x5500),
+            _ if id % 2 == 1 => other.lkey(),
+            _ => sge.lkey,
+        };
+        let op = SendOp::Write(pair.b.remote(1000 + 8 * id));
+        qa.sq.stage(wr(id, op, Data::Sges(SgeList::from(sge)))).expect("staged");
+    }
+    qa.sq.show();
+    let before = pair.b.read(1048, 32);
+    assert_eq!(pair.a.engine.try_direct_posted(|| pair.now, qa.qpn), DirectPosted::UpToOne);
+    assert_eq!(house.passed(), 7);
+    qa.sq.ring();
+    pair.run();
+    let done: Vec<_> = pair.a.poll_all().iter().map(|cqe| (cqe.wr_id, cqe.status)).collect();
+    let failed =
+        [WcStatus::LocalProtection, WcStatus::Flushed, WcStatus::Flushed, WcStatus::Flushed];
+    let passed = (0..6).map(|id| (id, WcStatus::Success));
+    assert!(done.into_iter().eq(passed.chain((6..).zip(failed))));
+    assert_eq!((pair.b.read(1000, 48), pair.b.read(1048, 32)), (bytes[..48].to_vec(), before));
+}
+
+#[test]
+fn a_list_of_all_short_lengths_passes() {
+    let (mut pair, mut qa, _qb, house) = neighbours(|_| {});
+    write(&mut pair, &mut qa, 40, 8, WcStatus::Success);
+    let (bytes, lens) = (pair.a.fill(1, 4000, 7), [1, 2, 7, 8, 9, 63, 64, 65, 500, 16 << 10]);
+    for (id, len) in (0..).zip(lens) {
+        let data = match id % 3 {
+            2 if len < 500 => Data::Inline(InlineBytes::new(&bytes[..len as usize])),
+            _ => pair.a.data(1, len),
+        };
+        let op = SendOp::Write(pair.b.remote(0x2_0001 + 0x1000 * id));
+        qa.sq.stage(wr(id, op, data)).expect("staged");
+    }
+    qa.sq.show();
+    assert_eq!(pair.a.engine.try_direct_posted(|| pair.now, qa.qpn), DirectPosted::All);
+    assert_eq!((house.passed(), pair.a.poll_all().len()), (11, 10));
+    for (id, len) in lens.into_iter().enumerate() {
+        let (len, at) = ((len as usize).min(4000), 0x2_0001 + 0x1000 * id);
+        assert_eq!(pair.b.read(at, len), bytes[..len], "{len} bytes");
+    }
+}
+
+#[test]
+fn a_list_that_overruns_its_completion_queue_stops_the_queue_pair() {
+    let (mut pair, mut qa, _qb, _house) = neighbours(|_| {});
+    write(&mut pair, &mut qa, 40, 8, WcStatus::Success);
+    let cq = pair.a.cq;
+    pair.a.engine.resize_cq(cq, &mut pair.a.poller, 2).expect("empty");
+    for id in 0..4 {
+        let op = SendOp::Write(pair.b.remote(1000));
+        qa.sq.stage(wr(id, op, pair.a.data(0, 8))).expect("staged");
+    }
+    qa.sq.show();
+    pair.a.engine.try_direct_posted(|| pair.now, qa.qpn);
+    assert_eq!(pair.a.poll_all().iter().map(|cqe| cqe.wr_id).collect::<Vec<_>>(), [0, 1]);
+    assert_eq!((qa.sq.state(), pair.a.engine.counters().cq_overrun), (QpState::Err, 1));
 }
 
 #[test]

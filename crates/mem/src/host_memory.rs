@@ -48,6 +48,9 @@ pub struct DirectWrite<'a> {
     pub is_awaited: bool,
 }
 
+/// What [`HostMemory::write_some`] runs.
+pub type WriteSome<'a> = dyn FnMut(&dyn Fn(&DirectWrite<'_>) -> bool) -> usize + 'a;
+
 /// Lets peer processes access registered memory: fetch payload from it and, where it is granted
 /// direct access, read and write it by themselves.
 ///
@@ -81,10 +84,14 @@ pub trait HostMemory: core::fmt::Debug + Send + Sync {
     /// then nothing was written.
     fn write(&self, path: &DirectPath, write: &DirectWrite<'_>) -> bool;
 
-    /// Executes the first ones of these, in order, at the price of few, and returns how many. For
-    /// short ones: no other copy is begun meanwhile, and no peer woken.
-    fn write_some(&self, path: &DirectPath, writes: &[DirectWrite<'_>]) -> usize {
-        writes.iter().take_while(|write| self.write(path, write)).count()
+    /// Runs `work` with a function that executes one WRITE at the responder of a path as
+    /// [`HostMemory::write`] does. What all of them need is done once: the access is looked up and
+    /// announced before the first, and counted after the last. `work` returns how many passed, and
+    /// so does this; 0 also if there is no direct access, and `work` was not called.
+    ///
+    /// For short ones: no other copy is begun meanwhile, and no peer woken.
+    fn write_some(&self, path: &DirectPath, work: &mut WriteSome<'_>) -> usize {
+        work(&|write| self.write(path, write))
     }
 
     /// Gives `take` the `len` bytes at address `va` of the responder of a path as a source, if

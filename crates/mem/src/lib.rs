@@ -66,7 +66,9 @@ pub use error::{
     RegError,
 };
 pub use grant::{Dereg, Grant, Loan};
-pub use host_memory::{DirectPath, DirectWrite, HostMemory, Revocation, RevocationEpoch};
+pub use host_memory::{
+    DirectPath, DirectWrite, HostMemory, Revocation, RevocationEpoch, WriteSome,
+};
 pub use numbers::Numbers;
 pub use region::{CrcPrefix, Landing, Region, Source};
 pub use slots::Key;

@@ -187,16 +187,31 @@ impl Cq {
     /// Pushes an entry. False: it did not fit, or there is no memory for it.
     #[inline]
     pub(crate) fn push(&mut self, cqe: Cqe) -> bool {
+        let fits = self.stage(cqe);
+        self.publish();
+        fits
+    }
+
+    /// Puts an entry in that the consumer sees from [`Cq::publish`] on. False: it did not fit, or
+    /// there is no memory for it.
+    #[inline]
+    pub(crate) fn stage(&mut self, cqe: Cqe) -> bool {
         let wakes_all = cqe.solicited || cqe.status != WcStatus::Success;
         let Some(slot) = self.ring.vacant() else { return false };
         slot.stage(cqe);
-        self.ring.publish();
-        let pushed = self.shared.pushed.load(Ordering::Relaxed).wrapping_add(1);
-        self.shared.pushed.store(pushed, Ordering::Release);
         // A solicited entry satisfies both kinds of waiters, any other only `Next`.
         let reason = if wakes_all { Notify::Solicited } else { Notify::Next };
         self.fresh = Some(self.fresh.map_or(reason, |old| old.min(reason)));
         true
+    }
+
+    /// Shows the consumer the entries that were staged.
+    #[inline]
+    pub(crate) fn publish(&mut self) {
+        let staged = self.ring.staged();
+        self.ring.publish();
+        let pushed = self.shared.pushed.load(Ordering::Relaxed).wrapping_add(staged);
+        self.shared.pushed.store(pushed, Ordering::Release);
     }
 
     /// Whether entries were pushed since the last call of [`Cq::take_wake`].
@@ -273,6 +288,23 @@ mod tests {
 
     use super::*;
     use crate::hca::cqe::WcOpcode;
+
+    #[test]
+    fn entries_are_seen_when_they_are_published() {
+        let (mut cq, mut poller) = Cq::new(3).expect("a queue");
+        let entry =
+            |id| Cqe::new(id, Qpn::new(7), WcOpcode::Send, WcStatus::Success, Instant::ZERO);
+        let gauge = poller.gauge();
+        assert!(cq.stage(entry(1)) && cq.stage(entry(2)));
+        assert!(gauge.is_empty() && poller.poll().is_none());
+        cq.publish();
+        assert_eq!((gauge.is_empty(), poller.poll().map(|cqe| cqe.wr_id)), (false, Some(1)));
+        assert!(cq.stage(entry(3)) && cq.push(entry(4)) && !cq.stage(entry(5)));
+        cq.publish();
+        let left = core::iter::from_fn(|| poller.poll()).map(|cqe| cqe.wr_id);
+        assert!(left.eq([2, 3, 4]));
+        assert!(gauge.is_empty());
+    }
 
     #[test]
     fn forgetting_a_queue_pair_keeps_the_entries_of_others_in_order() {

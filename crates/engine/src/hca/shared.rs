@@ -158,11 +158,19 @@ impl Shared {
             return;
         }
         let was_fresh = cq.is_fresh();
-        if cq.push(cqe) {
-            if !was_fresh {
-                self.fresh_cqs.push(id);
-            }
-        } else {
+        let fits = cq.push(cqe);
+        self.note_reported(id, was_fresh, fits);
+    }
+
+    /// Entries were put into a completion queue. `was_fresh`: there were others before, for which
+    /// its consumer will be woken. `fits`: none was lost.
+    #[inline]
+    pub(crate) fn note_reported(&mut self, id: CqId, was_fresh: bool, fits: bool) {
+        let Some(cq) = self.cqs.get_mut(id.0) else { return };
+        if !was_fresh && cq.is_fresh() {
+            self.fresh_cqs.push(id);
+        }
+        if !fits {
             cold_path();
             // IBTA vol1 10.10: the entry is lost, which is fatal to the queue.
             cq.overrun = true;

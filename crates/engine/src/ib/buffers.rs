@@ -1,9 +1,11 @@
 //! Gathering and scattering the buffers of work requests.
 
 use alloc::vec::Vec;
+use core::cell::Cell;
 
-use feroce_mem::{FetchError, Grant, Landing, Loan, MrTable, PdId, Read, Source, Write};
+use feroce_mem::{FetchError, Grant, Landing, Loan, LocalMr, MrTable, PdId, Read, Source, Write};
 use feroce_train::Payload;
+use feroce_wire::Lkey;
 
 use super::rx_payload::RxPayload;
 use crate::hca::cqe::WcStatus;
@@ -73,29 +75,95 @@ pub(super) fn gather_into(
     Ok(())
 }
 
-/// The data of a work request, to be copied in one go.
+/// Registered memory that work requests of one protection domain send from. Requests in a row
+/// mostly name the same key, so the last one is looked up once.
 #[derive(Debug)]
-pub(super) struct Outgoing<'a> {
-    pub(super) mrs: &'a MrTable,
-    pub(super) pd: PdId,
-    pub(super) data: &'a Data,
+pub(super) struct Keys<'a> {
+    mrs: &'a MrTable,
+    pd: PdId,
+    last: Cell<Option<(Lkey, LocalMr<'a>)>>,
 }
 
-impl Source for Outgoing<'_> {
-    fn fetch(&self, offset: usize, landing: &mut Landing<'_>) -> bool {
-        let sges = match self.data {
-            Data::Inline(bytes) => {
-                let bytes = bytes.as_slice().get(offset..).unwrap_or_default();
-                landing.put(bytes);
-                return bytes.len() >= landing.len();
-            }
+impl<'a> Keys<'a> {
+    #[inline]
+    pub(super) fn new(mrs: &'a MrTable, pd: PdId) -> Self {
+        Self { mrs, pd, last: Cell::new(None) }
+    }
+
+    /// The right to read `len` bytes at `addr`, which are not none.
+    #[inline]
+    fn lend(&self, lkey: Lkey, addr: u64, len: u32) -> Option<Loan<'a, Read>> {
+        let mr = match self.last.get() {
+            Some((last, mr)) if last == lkey => mr,
+            _ => self.look_up(lkey)?,
+        };
+        mr.lend(addr, len).ok()
+    }
+
+    #[inline(never)]
+    fn look_up(&self, lkey: Lkey) -> Option<LocalMr<'a>> {
+        let mr = self.mrs.local(self.pd, lkey).ok()?;
+        self.last.set(Some((lkey, mr)));
+        Some(mr)
+    }
+}
+
+/// Most bytes that are gathered before they are copied to where they go. A second copy of so few
+/// takes less time than asking for the pieces of a source.
+pub(super) const SHORT: usize = 64;
+
+/// The data of a work request, to be copied in one go.
+#[derive(Debug)]
+pub(super) enum Outgoing<'a, 'k> {
+    /// Inline, or short and gathered.
+    Bytes(&'a [u8]),
+    /// In registered memory.
+    Memory { keys: &'a Keys<'k>, sges: &'a [Sge] },
+}
+
+impl<'a, 'k> Outgoing<'a, 'k> {
+    /// The data of a work request, which has `len` bytes; `room` is for short data.
+    #[inline]
+    pub(super) fn new(
+        keys: &'a Keys<'k>,
+        data: &'a Data,
+        len: usize,
+        room: &'a mut [u8; SHORT],
+    ) -> Self {
+        let sges = match data {
+            Data::Inline(bytes) => return Self::Bytes(bytes.as_slice()),
             Data::Sges(sges) => sges.as_slice(),
         };
-        let lend = |piece: &Piece<'_>| {
-            let addr = piece.addr?;
-            self.mrs.lend_local::<Read>(self.pd, piece.sge.lkey, addr, piece.len).ok()
-        };
+        if let ([sge], Some(room)) = (sges, room.get_mut(..len))
+            && let Some(loan) = keys.lend(sge.lkey, sge.addr, sge.len)
+            && loan.copy_out(room).is_ok()
+        {
+            return Self::Bytes(room);
+        }
+        Self::Memory { keys, sges }
+    }
+}
+
+impl Source for Outgoing<'_, '_> {
+    #[inline]
+    fn bytes(&self) -> Option<&[u8]> {
+        match self {
+            Self::Bytes(bytes) => Some(bytes),
+            Self::Memory { .. } => None,
+        }
+    }
+
+    fn fetch(&self, offset: usize, landing: &mut Landing<'_>) -> bool {
         let len = landing.len();
+        let (keys, sges) = match *self {
+            Self::Bytes(bytes) => {
+                let bytes = bytes.get(offset..).unwrap_or_default();
+                landing.put(bytes);
+                return bytes.len() >= len;
+            }
+            Self::Memory { keys, sges } => (keys, sges),
+        };
+        let lend = |piece: &Piece<'_>| keys.lend(piece.sge.lkey, piece.addr?, piece.len);
         let pieces = || Pieces::new(sges, offset as u64, len);
         if let [_] = sges {
             let loan = pieces().next().as_ref().and_then(lend);

@@ -7,19 +7,18 @@
 //! is therefore the same as with packets, and so are the rights, which the responder has checked.
 //! All other requests, and all requests that fail a check, go by packets.
 
-use core::array;
 use core::cell::LazyCell;
 
 use feroce_mem::{Access, DirectPath, DirectWrite, PdId};
-use feroce_ring::Consumer;
 use feroce_train::{Instant, RemotePayload};
-use feroce_wire::{Gid, Qpn, Rkey};
+use feroce_wire::{Qpn, Rkey};
 
-use super::buffers::{Outgoing, scatter};
+use super::buffers::{Keys, Outgoing, SHORT, scatter};
 use super::qp::Qp;
 use super::responder_state::Opened;
 use super::rx_payload::RxPayload;
 use crate::hca::cqe::{Cqe, WcStatus};
+use crate::hca::shared::Shared;
 use crate::hca::state::{QpState, QpType};
 use crate::hca::wr::{Data, Remote, SendFlags, SendOp, SendWr};
 use crate::ib::port::Port;
@@ -32,8 +31,8 @@ pub(super) const MOST: u64 = 1 << 20;
 const WORTH_IT: u64 = 16 << 10;
 
 /// Most WRITEs that go together, and most bytes in them: what they share takes as long as to copy
-/// some hundred bytes.
-const TOGETHER: usize = 16;
+/// some hundred bytes. A peer that ends a right waits until they are done.
+const TOGETHER: usize = 64;
 const TOGETHER_BYTES: u64 = 16 << 10;
 
 /// How far [`Engine::try_direct_posted`](crate::Engine::try_direct_posted) has come.
@@ -53,8 +52,8 @@ const REPEAT: u32 = 256;
 /// The two ends of a connection, and what the requester may do.
 #[derive(Clone, Copy)]
 struct Ends {
-    from: (Gid, Qpn),
-    to: (Gid, Qpn),
+    /// From here to the peer, with the key that the request names.
+    path: DirectPath,
     pd: PdId,
     /// It may have reads outstanding.
     reads: bool,
@@ -70,22 +69,24 @@ impl Ends {
 
     /// Executes a request if there is direct access.
     #[inline]
-    fn try_direct(&self, port: &mut Port, wr: &SendWr) -> bool {
+    fn try_direct(&mut self, port: &mut Port, wr: &SendWr) -> bool {
         let Some(host_memory) = &port.hca.host_memory else { return false };
+        let (SendOp::Write(remote) | SendOp::Read(remote)) = &wr.op else { return false };
         let len = wr.data.len();
         if !(1..=MOST).contains(&len) {
             return false;
         }
-        let (mrs, len) = (&port.hca.mrs, len as usize);
-        let path = |rkey| DirectPath { from: self.from, to: self.to, rkey };
+        let (mrs, len, va) = (&port.hca.mrs, len as usize, remote.addr);
+        self.path.rkey = remote.rkey;
         let is_done = match (&wr.op, &wr.data) {
-            (SendOp::Write(Remote { addr, rkey }), data) => {
-                let source = &Outgoing { mrs, pd: self.pd, data };
-                let write = DirectWrite { va: *addr, len, source, is_awaited: self.signals(wr) };
-                host_memory.write(&path(*rkey), &write)
+            (SendOp::Write(_), data) => {
+                let (keys, mut room) = (Keys::new(mrs, self.pd), [0; SHORT]);
+                let source = &Outgoing::new(&keys, data, len, &mut room);
+                let write = DirectWrite { va, len, source, is_awaited: self.signals(wr) };
+                host_memory.write(&self.path, &write)
             }
-            (SendOp::Read(Remote { addr, rkey }), Data::Sges(sges)) if self.reads => host_memory
-                .read(&path(*rkey), *addr, len, &mut |source| {
+            (_, Data::Sges(sges)) if self.reads => {
+                host_memory.read(&self.path, va, len, &mut |source| {
                     let body = RxPayload::RemotePayload(RemotePayload {
                         source,
                         offset: 0,
@@ -93,42 +94,12 @@ impl Ends {
                         packets: 1,
                     });
                     scatter(mrs, self.pd, sges.as_slice(), 0, body).is_ok()
-                }),
+                })
+            }
             _ => false,
         };
         port.hca.counters.rdma_sends += u64::from(is_done);
         is_done
-    }
-
-    /// Executes the oldest requests of the queue as far as there is direct access, and returns how
-    /// many: those that go together, or one.
-    fn try_direct_some(&self, port: &mut Port, sq: &Consumer<SendWr>) -> usize {
-        let Some(oldest) = sq.peek(0) else { return 0 };
-        match count_short_writes(sq) {
-            0 | 1 => usize::from(self.try_direct(port, oldest)),
-            count => self.write_some(port, sq, count),
-        }
-    }
-
-    /// Executes the oldest `count` WRITEs of the queue, which [go together](count_short_writes),
-    /// from the first one on, and returns how many.
-    fn write_some(&self, port: &mut Port, sq: &Consumer<SendWr>, count: usize) -> usize {
-        let Some(host_memory) = &port.hca.host_memory else { return 0 };
-        let Some(oldest) = sq.peek(0) else { return 0 };
-        let SendOp::Write(Remote { rkey, .. }) = oldest.op else { return 0 };
-        let path = DirectPath { from: self.from, to: self.to, rkey };
-        let at = |i: usize| sq.peek(i).filter(|_| i < count).unwrap_or(oldest);
-        let (mrs, pd) = (&port.hca.mrs, self.pd);
-        let sources: [_; TOGETHER] = array::from_fn(|i| Outgoing { mrs, pd, data: &at(i).data });
-        let writes: [_; TOGETHER] = array::from_fn(|i| {
-            let wr = at(i);
-            let va = if let SendOp::Write(remote) = wr.op { remote.addr } else { 0 };
-            let (len, is_awaited) = (wr.data.len() as usize, self.signals(wr));
-            DirectWrite { va, len, source: &sources[i], is_awaited }
-        });
-        let done = host_memory.write_some(&path, &writes[..count.min(TOGETHER)]);
-        port.hca.counters.rdma_sends += done as u64;
-        done
     }
 
     /// Whether there is direct access for a long message that moves it as fast as can be.
@@ -139,7 +110,7 @@ impl Ends {
             return false;
         };
         let what = if wr.op.is_fetch() { Access::REMOTE_READ } else { Access::REMOTE_WRITE };
-        let path = DirectPath { from: self.from, to: self.to, rkey };
+        let path = DirectPath { rkey, ..self.path };
         (WORTH_IT..=MOST).contains(&len)
             && host_memory
                 .is_some_and(|host_memory| host_memory.is_wide(&path, addr, len as usize, what))
@@ -152,19 +123,6 @@ fn completion(wr: &SendWr, qpn: Qpn, now: Instant) -> Cqe {
     let byte_len = if wr.op.is_fetch() { wr.data.len() as u32 } else { 0 };
     let opcode = wr.op.wc_opcode();
     Cqe { byte_len, ..Cqe::new(wr.wr_id, qpn, opcode, WcStatus::Success, now) }
-}
-
-/// How many of the oldest requests of a queue are WRITEs by the same key that go together.
-fn count_short_writes(sq: &Consumer<SendWr>) -> usize {
-    let (mut key, mut left) = (None, TOGETHER_BYTES);
-    let goes_with_others = |wr: &&SendWr| {
-        let SendOp::Write(Remote { rkey, .. }) = wr.op else { return false };
-        let len = wr.data.len();
-        let fits = (1..=left).contains(&len) && *key.get_or_insert(rkey) == rkey;
-        left = left.saturating_sub(len);
-        fits
-    };
-    (0..TOGETHER).map_while(|i| sq.peek(i)).take_while(goes_with_others).count()
 }
 
 impl Qp {
@@ -188,10 +146,12 @@ impl Qp {
         if port.hca.host_memory.is_none() || self.common.init.qp_type != QpType::Rc {
             return false;
         }
-        let ends = self.ends();
+        let mut ends = self.ends();
         let Some(wr) = self.common.sq.peek(0) else { return false };
         let (is_done, len) = (ends.try_direct(port, wr), wr.data.len());
-        self.count_direct(is_done, len);
+        if is_done {
+            self.count_direct(1, len);
+        }
         self.common.shared.set_may_go_direct(is_done);
         is_done
     }
@@ -205,12 +165,12 @@ impl Qp {
         now: impl FnOnce() -> Instant,
         wr: &SendWr,
     ) -> bool {
-        let ends = self.ends();
+        let mut ends = self.ends();
         if !self.common.sq.is_empty() || !self.may_go_direct(port) || !ends.try_direct(port, wr) {
             self.common.shared.set_may_go_direct(false);
             return false;
         }
-        self.count_direct(true, wr.data.len());
+        self.count_direct(1, wr.data.len());
         if ends.signals(wr) {
             let cqe = completion(wr, self.common.qpn, now());
             port.hca.complete_send(self.common.init.send_cq, cqe);
@@ -225,32 +185,86 @@ impl Qp {
         port: &mut Port,
         now: impl FnOnce() -> Instant,
     ) -> DirectPosted {
-        let (ends, now, mut bytes) = (self.ends(), LazyCell::new(now), 0);
+        let (mut ends, now, mut bytes) = (self.ends(), LazyCell::new(now), 0);
         while self.req.outstanding.flights.is_empty() && self.may_go_direct(port) {
             if bytes >= MOST {
                 return DirectPosted::Some;
             }
-            let done = ends.try_direct_some(port, &self.common.sq);
-            if done == 0 {
-                break;
-            }
-            for _ in 0..done {
-                let qpn = self.common.qpn;
-                let report = |wr: &SendWr| ends.signals(wr).then(|| completion(wr, qpn, *now));
-                let look = |wr: &SendWr| Some((wr.data.len(), report(wr)));
-                // First make room, then report: the thread that polls the completion may post at
-                // once.
-                let Some((len, report)) = self.common.sq.pop_if(look) else { break };
-                bytes += len;
-                self.count_direct(true, len);
-                if let Some(cqe) = report {
-                    port.hca.complete_send(self.common.init.send_cq, cqe);
+            let Some(oldest) = self.common.sq.peek(0) else { break };
+            let (before, len) = (bytes, oldest.data.len());
+            match oldest.op {
+                SendOp::Write(Remote { rkey, .. }) if len <= TOGETHER_BYTES => {
+                    bytes += self.write_some(port, &ends, rkey, || *now);
                 }
+                _ if ends.try_direct(port, oldest) => {
+                    bytes += len;
+                    self.count_direct(1, len);
+                    self.retire_direct(port, &ends, || *now);
+                }
+                _ => {}
+            }
+            if bytes == before {
+                break;
             }
         }
         let is_done = self.common.sq.is_empty();
         self.common.shared.set_may_go_direct(is_done);
         if is_done { DirectPosted::All } else { DirectPosted::UpToOne }
+    }
+
+    /// Executes and completes the oldest requests of the queue that are short WRITEs by the same
+    /// key, as far as there is direct access, and returns how many bytes they had. Looks at each
+    /// once.
+    fn write_some(
+        &mut self,
+        port: &mut Port,
+        ends: &Ends,
+        rkey: Rkey,
+        now: impl Fn() -> Instant,
+    ) -> u64 {
+        let (send_cq, qpn, sq) = (self.common.init.send_cq, self.common.qpn, &mut self.common.sq);
+        // No revocation holds the completions back: `may_go_direct` has checked that.
+        let Shared { host_memory, mrs, cqs, .. } = &mut port.hca;
+        let Some(host_memory) = host_memory else { return 0 };
+        let Some(cq) = cqs.get_mut(send_cq.0).filter(|cq| !cq.overrun) else { return 0 };
+        let path = DirectPath { rkey, ..ends.path };
+        let (keys, mut room) = (Keys::new(mrs, ends.pd), [0; SHORT]);
+        let (was_fresh, mut fits, mut bytes, mut most) = (cq.is_fresh(), true, 0, TOGETHER);
+        let done = host_memory.write_some(&path, &mut |write| {
+            sq.pop_while(|wr| {
+                let (SendOp::Write(to), len) = (&wr.op, wr.data.len()) else { return false };
+                let goes_with_others = to.rkey == rkey && most > 0;
+                if !goes_with_others || !(1..=TOGETHER_BYTES - bytes).contains(&len) {
+                    return false;
+                }
+                let (len, is_awaited) = (len as usize, ends.signals(wr));
+                let source = &Outgoing::new(&keys, &wr.data, len, &mut room);
+                if !write(&DirectWrite { va: to.addr, len, source, is_awaited }) {
+                    return false;
+                }
+                (bytes, most) = (bytes + len as u64, most - 1);
+                if is_awaited {
+                    fits = fits && cq.stage(completion(wr, qpn, now()));
+                }
+                true
+            })
+        });
+        // The thread that polls the completions may post at once: there is room in the queue now.
+        cq.publish();
+        port.hca.note_reported(send_cq, was_fresh, fits);
+        port.hca.counters.rdma_sends += done as u64;
+        self.count_direct(done as u64, bytes);
+        bytes
+    }
+
+    /// Takes the oldest request, which was executed, out of the queue, and completes it.
+    fn retire_direct(&mut self, port: &mut Port, ends: &Ends, now: impl Fn() -> Instant) {
+        let qpn = self.common.qpn;
+        let report = |wr: &SendWr| ends.signals(wr).then(|| completion(wr, qpn, now()));
+        // First make room, then report: the thread that polls the completion may post at once.
+        if let Some(Some(cqe)) = self.common.sq.pop_if(|wr| Some(report(wr))) {
+            port.hca.complete_send(self.common.init.send_cq, cqe);
+        }
     }
 
     /// Whether a request may be executed at once, if nothing is under way.
@@ -260,12 +274,13 @@ impl Qp {
         is_ready && !port.hca.revocations.concern(self.common.qpn)
     }
 
+    /// Requests were executed.
     #[inline]
-    fn count_direct(&mut self, is_done: bool, len: u64) {
-        if is_done {
-            self.common.counters.start(len as u32);
-            self.common.counters.direct_requests += 1;
-        }
+    fn count_direct(&mut self, count: u64, bytes: u64) {
+        let counters = &mut self.common.counters;
+        counters.requests += count;
+        counters.request_bytes += bytes;
+        counters.direct_requests += count;
     }
 
     #[inline]
@@ -273,7 +288,8 @@ impl Qp {
         let (from, to) =
             ((self.path.src.gid, self.common.qpn), (self.path.dst.gid, self.dest_qpn()));
         let (reads, signals_all) = (self.max_rd_atomic() > 0, self.common.init.sq_sig_all);
-        Ends { from, to, pd: self.common.init.pd, reads, signals_all }
+        let path = DirectPath { from, to, rkey: Rkey(0) };
+        Ends { path, pd: self.common.init.pd, reads, signals_all }
     }
 
     /// A read or write with this key was executed: the peer may do the next ones by itself.
@@ -291,7 +307,7 @@ impl Qp {
             return;
         }
         *opened = Opened { last: direct, since: 0 };
-        let Ends { from: here, to: peer, pd, .. } = self.ends();
+        let Ends { path: DirectPath { from: here, to: peer, .. }, pd, .. } = self.ends();
         if let Some(mut reach) = port.hca.mrs.reach(pd, rkey) {
             reach.access &= self.common.attr.access.unwrap_or(Access::empty());
             if self.common.attr.max_dest_rd_atomic.unwrap_or(0) == 0 {

@@ -6,7 +6,8 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, MutexGuard, PoisonError};
 
 use feroce_mem::{
-    Access, DirectPath, DirectWrite, HostMemory, Reach, Region, Revocation, RevocationEpoch, Source,
+    Access, DirectPath, DirectWrite, HostMemory, Reach, Region, Revocation, RevocationEpoch,
+    Source, WriteSome,
 };
 use feroce_wire::Qpn;
 
@@ -135,12 +136,12 @@ impl HostMemory for Registry {
         })
     }
 
-    fn write_some(&self, path: &DirectPath, writes: &[DirectWrite<'_>]) -> usize {
+    fn write_some(&self, path: &DirectPath, work: &mut WriteSome<'_>) -> usize {
         let mut direct_table = self.direct_table();
         let Some(direct) = direct_table.find(path) else { return 0 };
         if !direct.is_in_file() {
             drop(direct_table);
-            return writes.iter().take_while(|write| self.write(path, write)).count();
+            return work(&|write| self.write(path, write));
         }
         let announced = self.fetching_from(direct.slot).announce(true);
         if !self.is_open(direct) {
@@ -148,12 +149,13 @@ impl HostMemory for Registry {
             direct_table.retain(|direct| self.is_open(direct));
             return 0;
         }
-        let is_done = |write: &&DirectWrite<'_>| {
+        let done = work(&|write| {
             let inside = direct.place(write.va, write.len, Access::REMOTE_WRITE);
             matches!(inside, Some(Inside::File(part)) if part.write(write.source))
-        };
-        let done = writes.iter().take_while(is_done).count();
-        self.note_passed(direct, done);
+        });
+        if done > 0 {
+            self.note_passed(direct, done);
+        }
         done
     }
 
