@@ -139,7 +139,8 @@ impl Inbox {
         poll_fn(|cx| self.poll_next(cx)).await
     }
 
-    fn poll_next(&self, cx: &mut Context<'_>) -> Poll<(Cqe, Option<Buf>)> {
+    /// As [`next`](Self::next), for a future of the caller's own.
+    pub fn poll_next(&self, cx: &mut Context<'_>) -> Poll<(Cqe, Option<Buf>)> {
         let taken = self.lock().taken;
         let waited = if taken < MOST { self.cq.take_waited() } else { None };
         if let Some(cqe) = waited {

@@ -122,6 +122,64 @@ impl Router {
         self.posted(number, qp.post_one(SendWr::new(number, op, data))).map(RoutedBuf)
     }
 
+    /// Posts a send, a write or a read as [`send_buf`](Self::send_buf) does, and the send `then`
+    /// behind it, both at once. Only that one has a completion, which says that both are done: the
+    /// result resolves with it and the buffer.
+    ///
+    /// So data goes to the peer's memory, and a message that says so to its program:
+    ///
+    /// ```
+    /// # use feroce::{Access, Data, Device, InlineBytes, Pool, QpCap, Router, SendOp, SendWr};
+    /// # let context = Device::at(["127.0.0.40".parse()?]).open()?;
+    /// # let (pd, cq) = (context.alloc_pd()?, context.create_cq(16)?);
+    /// # let cap = QpCap { max_inline: 64, ..QpCap::new(8, 8) };
+    /// # let mut qp = pd.rc_qp(&cq, &context.create_cq(16)?, cap).create()?;
+    /// # qp.connect(&qp.endpoint()?)?; // to itself
+    /// # let mr = pd.alloc_mr(64, Access::all())?;
+    /// # qp.post_recv([mr.recv(7, 32..64)])?;
+    /// # let (pool, router) = (Pool::new(&pd, 1, 4096)?, Router::new(&cq));
+    /// # let runtime = tokio::runtime::Builder::new_current_thread().build()?;
+    /// # runtime.block_on(async {
+    /// let mut data = pool.take().await;
+    /// data[..4].copy_from_slice(b"data");
+    /// let message = Data::Inline(InlineBytes::new(b"is there"));
+    /// let then = SendWr::new(1, SendOp::Send, message);
+    /// let sent = router.send_buf_then(&mut qp, SendOp::Write(mr.remote(0)), data, 0..4, then)?;
+    /// let (cqe, data) = sent.await;
+    /// # assert_eq!((cqe.wr_id, data.is_some()), (1, true));
+    /// # let mut bytes = [0; 4];
+    /// # mr.read_at(0, &mut bytes)?;
+    /// # assert_eq!(&bytes, b"data");
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// # })?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn send_buf_then(
+        &self,
+        qp: &mut Qp,
+        op: SendOp,
+        buf: Buf,
+        range: Range<usize>,
+        then: SendWr,
+    ) -> Result<RoutedBuf, Refused> {
+        let data = buf.data(range);
+        let number = self.lock().begin(then.wr_id, Some(qp.qpn()), Some(buf));
+        let first = SendWr { flags: SendFlags::empty(), ..SendWr::new(UNROUTED, op, data) };
+        let then = SendWr { wr_id: number, flags: then.flags | SendFlags::SIGNALED, ..then };
+        let mut count = 0;
+        let posted = qp.post_send([first, then].into_iter().inspect(|_| count += 1));
+        let mut refused = match self.posted(number, posted) {
+            Ok(routed) => return Ok(RoutedBuf(routed)),
+            Err(refused) => refused,
+        };
+        if count == 2 {
+            // The first was posted: the adapter may access the buffer, and nothing will tell when
+            // it has done with it.
+            refused.buf.take().into_iter().for_each(Buf::lose);
+        }
+        Err(refused)
+    }
+
     /// Posts a receive into a buffer, which belongs to the request until that is complete.
     pub fn recv_buf(&self, qp: &mut Qp, buf: Buf) -> Result<RoutedBuf, Refused> {
         let sges = buf.recv(0).sges;
@@ -184,7 +242,7 @@ impl Router {
 pub struct Refused {
     /// Why.
     pub error: PostError,
-    /// The buffer, if the request has one.
+    /// The buffer, if the request has one and the adapter does not use it.
     pub buf: Option<Buf>,
 }
 

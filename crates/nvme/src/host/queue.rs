@@ -1,20 +1,28 @@
 //! A queue to a target: commands go out, completions come back in any order.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::BTreeMap;
 use std::fmt;
 use std::future::poll_fn;
 use std::net::SocketAddr;
 use std::pin::Pin;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Wake, Waker};
 
 use feroce::cm::{CmId, ConnParam, Connection, Connector, EventKind, Manager};
-use feroce::{Access, Buf, Mr, Pool, QpCap, RoutedBuf, Router, SendOp, WcStatus};
+use feroce::{
+    Access, Buf, Data, Inbox, InlineBytes, Mr, Pool, QpCap, RoutedBuf, Router, SendOp, SendWr,
+    WcStatus,
+};
 
 use super::give_way::GiveWay;
 use crate::controller::{IN_CAPSULE, TRANSFER};
 use crate::error::HostError;
 use crate::wire::{CAPSULE, COMPLETION, CmRequest, Command, Completion, Sgl};
+
+/// One in so many commands without data in their capsules has a completion in the send queue, with
+/// which those before it leave that, too.
+const SIGNALED: u32 = 16;
 
 /// Data of a command.
 #[derive(Debug)]
@@ -42,26 +50,27 @@ impl Payload<'_> {
 pub(super) struct HostQueue {
     connection: Mutex<Connection>,
     sends: Router,
-    receives: Router,
+    receives: Inbox,
     capsules: Pool,
+    /// Commands that were sent without data in their capsules.
+    sent_inline: AtomicU32,
     /// A place for the data of each command, by its number. The target may use it as long as the
     /// connection lasts: to register it anew for each command would take longer than to move the
     /// data. A target that touches it at another time than that of a command spoils data of its
     /// own disks.
     data: Mr,
-    /// The last command with each number, until it is known to be acknowledged.
+    /// The last command with each number that had data in its capsule, until it is known to be
+    /// acknowledged.
     sent: Mutex<Vec<Option<RoutedBuf>>>,
     give_way: GiveWay,
-    inbox: Mutex<Inbox>,
+    state: Mutex<State>,
     waiting: Arc<Waiting>,
     /// Bytes of data that a capsule may hold.
     in_capsule: usize,
 }
 
 #[derive(Debug)]
-struct Inbox {
-    /// Receives in the order in which they complete.
-    posted: VecDeque<RoutedBuf>,
+struct State {
     /// Commands by their number.
     calls: Vec<Call>,
     /// Resolves when the target has ended the connection. What is posted is not flushed by that.
@@ -199,10 +208,13 @@ impl HostQueue {
         let asked = CmRequest { queue, recv_size: size, send_size: size - 1 };
         let param = ConnParam { private_data: asked.emit().to_vec(), ..ConnParam::default() };
         let depth = u32::from(size);
-        let cap = QpCap::new(depth, depth);
+        // The target's adapter acknowledges a command before the target answers it. Many
+        // acknowledgements in a row may be lost, and their commands stay in the queue.
+        let sends = 4 * depth + SIGNALED;
+        let cap = QpCap { max_inline: CAPSULE as u32, ..QpCap::new(sends, depth) };
         let connection = Connector::new(manager).cap(cap).param(param).connect_async(to).await?;
         let sends = Router::new(connection.send_cq());
-        let receives = Router::new(connection.recv_cq());
+        let receives = Inbox::new(connection.recv_cq());
         let pd = connection.pd().clone();
         let capsules = Pool::new(&pd, count, CAPSULE + IN_CAPSULE)?;
         let replies = Pool::new(&pd, count, COMPLETION)?;
@@ -214,37 +226,30 @@ impl HostQueue {
             sends,
             receives,
             capsules,
+            sent_inline: AtomicU32::new(0),
             data,
             sent: Mutex::new((1..count).map(|_| None).collect()),
             give_way: GiveWay::default(),
-            inbox: Mutex::new(Inbox {
-                posted: VecDeque::new(),
-                calls: vec![Call::Free; count - 1],
-                ended,
-                is_lost: false,
-            }),
+            state: Mutex::new(State { calls: vec![Call::Free; count - 1], ended, is_lost: false }),
             waiting: Arc::default(),
             in_capsule: in_capsule.min(IN_CAPSULE),
         };
         while let Some(buf) = replies.try_take() {
-            this.post_receive(&mut this.inbox(), buf);
+            this.post_receive(&mut this.state(), buf);
         }
         Ok(this)
     }
 
-    fn inbox(&self) -> MutexGuard<'_, Inbox> {
-        self.inbox.lock().unwrap_or_else(PoisonError::into_inner)
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn connection(&self) -> MutexGuard<'_, Connection> {
         self.connection.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn post_receive(&self, inbox: &mut Inbox, buf: Buf) {
-        match self.receives.recv_buf(&mut self.connection(), buf) {
-            Ok(posted) => inbox.posted.push_back(posted),
-            Err(_) => inbox.is_lost = true,
-        }
+    fn post_receive(&self, state: &mut State, buf: Buf) {
+        state.is_lost |= self.receives.recv_buf(&mut self.connection(), buf).is_err();
     }
 
     /// Executes a command and waits for its completion, whose status is success.
@@ -255,33 +260,25 @@ impl HostQueue {
     ) -> Result<Completion, HostError> {
         let mut place = Place::take(self).await?;
         command.cid = place.cid;
-        self.last_is_sent(place.cid).await;
-        let mut capsule = self.capsules.take().await;
-        let mut len = CAPSULE;
         let at = usize::from(place.cid) * TRANSFER;
         let length = |bytes: &[u8]| u32::try_from(bytes.len()).unwrap_or(u32::MAX);
         match &payload {
-            Payload::None => {}
+            Payload::None => self.send(&command)?,
             Payload::Out(bytes) if bytes.len() <= self.in_capsule => {
-                len += bytes.len();
-                capsule[CAPSULE..len].copy_from_slice(bytes);
                 command.sgl = Sgl::in_capsule(length(bytes));
+                self.send_with(&command, bytes).await?;
             }
             Payload::Out(bytes) => {
                 self.data.write_at(at, bytes)?;
                 command.sgl = self.keyed(at, length(bytes));
+                self.send(&command)?;
             }
-            Payload::In(bytes) => command.sgl = self.keyed(at, length(bytes)),
+            Payload::In(bytes) => {
+                command.sgl = self.keyed(at, length(bytes));
+                self.send(&command)?;
+            }
         }
-        capsule[..CAPSULE].copy_from_slice(&command.emit());
-        let sent = {
-            let mut connection = self.connection();
-            let sent = self.sends.send_buf(&mut connection, SendOp::Send, capsule, 0..len);
-            sent.map_err(|_| HostError::Lost)?
-        };
         place.is_sent = true;
-        // If it fails, the connection is lost, and so are the completions of commands.
-        self.sent()[usize::from(place.cid)] = Some(sent);
         self.give_way.after_send().await;
         let completion = place.completion().await?;
         completion.status.ok().map_err(HostError::Command)?;
@@ -289,6 +286,33 @@ impl HostQueue {
             self.data.read_at(at, bytes)?;
         }
         Ok(completion)
+    }
+
+    /// Sends a command without data in its capsule.
+    fn send(&self, command: &Command) -> Result<(), HostError> {
+        let data = Data::Inline(InlineBytes::new(&command.emit()));
+        let wr = SendWr::new(0, SendOp::Send, data);
+        let count = self.sent_inline.fetch_add(1, Ordering::Relaxed);
+        let sent = if count % SIGNALED == SIGNALED - 1 {
+            self.sends.reap();
+            self.sends.send(&mut self.connection(), wr).map(drop)
+        } else {
+            self.sends.send_unsignaled(&mut self.connection(), wr)
+        };
+        sent.map_err(|_| HostError::Lost)
+    }
+
+    /// Sends a command with data in its capsule.
+    async fn send_with(&self, command: &Command, data: &[u8]) -> Result<(), HostError> {
+        self.last_is_sent(command.cid).await;
+        let mut capsule = self.capsules.take().await;
+        let len = CAPSULE + data.len();
+        capsule[..CAPSULE].copy_from_slice(&command.emit());
+        capsule[CAPSULE..len].copy_from_slice(data);
+        let sent = self.sends.send_buf(&mut self.connection(), SendOp::Send, capsule, 0..len);
+        // If it fails, the connection is lost, and so are the completions of commands.
+        self.sent()[usize::from(command.cid)] = Some(sent.map_err(|_| HostError::Lost)?);
+        Ok(())
     }
 
     fn sent(&self) -> MutexGuard<'_, Vec<Option<RoutedBuf>>> {
@@ -321,21 +345,19 @@ impl HostQueue {
     fn collect(&self) {
         let waker = Waker::from(Arc::clone(&self.waiting));
         let mut cx = Context::from_waker(&waker);
-        let mut inbox = self.inbox();
-        if inbox.is_lost {
+        let mut state = self.state();
+        if state.is_lost {
             return;
         }
-        while let Some(head) = inbox.posted.front_mut() {
-            let Poll::Ready((cqe, buf)) = Pin::new(head).poll(&mut cx) else { break };
-            inbox.posted.pop_front();
+        while let Poll::Ready((cqe, buf)) = self.receives.poll_next(&mut cx) {
             let buf = buf.filter(|_| cqe.status == WcStatus::Success);
             let bytes = buf.as_deref().map(|buf| &buf[..buf.len().min(cqe.byte_len as usize)]);
             let completion = bytes.and_then(Completion::parse);
             let (Some(buf), Some(completion)) = (buf, completion) else {
-                inbox.is_lost = true;
+                state.is_lost = true;
                 break;
             };
-            match inbox.calls.get_mut(usize::from(completion.cid)) {
+            match state.calls.get_mut(usize::from(completion.cid)) {
                 Some(call @ &mut Call::Waiting(ticket)) => {
                     *call = Call::Done(completion);
                     self.waiting.wake_ticket(ticket);
@@ -345,15 +367,15 @@ impl HostQueue {
                     self.waiting.wake_place();
                 }
                 // No command has that number.
-                _ => inbox.is_lost = true,
+                _ => state.is_lost = true,
             }
-            self.post_receive(&mut inbox, buf);
+            self.post_receive(&mut state, buf);
         }
-        if inbox.ended.0.as_mut().poll(&mut cx).is_ready() {
-            inbox.is_lost = true;
+        if state.ended.0.as_mut().poll(&mut cx).is_ready() {
+            state.is_lost = true;
         }
-        let is_lost = inbox.is_lost;
-        drop(inbox);
+        let is_lost = state.is_lost;
+        drop(state);
         if is_lost {
             self.waiting.wake_all();
         }
@@ -363,21 +385,21 @@ impl HostQueue {
     async fn wait<T>(
         &self,
         what: For,
-        mut look: impl FnMut(&mut Inbox, u64) -> Option<T>,
+        mut look: impl FnMut(&mut State, u64) -> Option<T>,
     ) -> Result<T, HostError> {
         let ticket = Ticket { waiting: &self.waiting, what, number: self.waiting.ticket() };
         poll_fn(|cx| {
             // A place for a command is often free at once, and looking for completions may take as
             // long as one takes to come.
-            if let Some(found) = look(&mut self.inbox(), ticket.number) {
+            if let Some(found) = look(&mut self.state(), ticket.number) {
                 return Poll::Ready(Ok(found));
             }
             self.waiting.lock().of(what).insert(ticket.number, cx.waker().clone());
             self.collect();
-            let mut inbox = self.inbox();
-            match look(&mut inbox, ticket.number) {
+            let mut state = self.state();
+            match look(&mut state, ticket.number) {
                 Some(found) => Poll::Ready(Ok(found)),
-                None if inbox.is_lost => Poll::Ready(Err(HostError::Lost)),
+                None if state.is_lost => Poll::Ready(Err(HostError::Lost)),
                 None => Poll::Pending,
             }
         })
@@ -393,7 +415,7 @@ impl HostQueue {
     /// Ends the connection at once: commands under way fail, and the target can neither read nor
     /// write their data any more.
     pub(super) fn abandon(&self) {
-        self.inbox().is_lost = true;
+        self.state().is_lost = true;
         // An error means that it has ended already.
         let _ = self.connection().id().disconnect();
         self.waiting.wake_all();
@@ -401,7 +423,7 @@ impl HostQueue {
 
     /// Disconnects and waits until the target has confirmed.
     pub(super) async fn disconnect(self) -> Result<(), HostError> {
-        if self.inbox().is_lost {
+        if self.state().is_lost {
             return Err(HostError::Lost);
         }
         let connection = self.connection.into_inner().unwrap_or_else(PoisonError::into_inner);
@@ -432,12 +454,12 @@ struct Place<'a> {
 
 impl<'a> Place<'a> {
     async fn take(queue: &'a HostQueue) -> Result<Self, HostError> {
-        let index = queue.wait(For::Place, |inbox, _| {
-            if inbox.is_lost {
+        let index = queue.wait(For::Place, |state, _| {
+            if state.is_lost {
                 return None;
             }
-            let index = inbox.calls.iter().position(|call| *call == Call::Free)?;
-            inbox.calls[index] = Call::Waiting(0);
+            let index = state.calls.iter().position(|call| *call == Call::Free)?;
+            state.calls[index] = Call::Waiting(0);
             Some(index)
         });
         let cid = u16::try_from(index.await?).unwrap_or(u16::MAX);
@@ -447,7 +469,7 @@ impl<'a> Place<'a> {
     async fn completion(&self) -> Result<Completion, HostError> {
         let index = usize::from(self.cid);
         let found =
-            self.queue.wait(For::Completion, |inbox, ticket| match &mut inbox.calls[index] {
+            self.queue.wait(For::Completion, |state, ticket| match &mut state.calls[index] {
                 Call::Done(completion) => Some(*completion),
                 call => {
                     *call = Call::Waiting(ticket);
@@ -460,11 +482,11 @@ impl<'a> Place<'a> {
 
 impl Drop for Place<'_> {
     fn drop(&mut self) {
-        let mut inbox = self.queue.inbox();
-        let call = &mut inbox.calls[usize::from(self.cid)];
+        let mut state = self.queue.state();
+        let call = &mut state.calls[usize::from(self.cid)];
         let is_open = matches!(call, Call::Waiting(_)) && self.is_sent;
         *call = if is_open { Call::Abandoned } else { Call::Free };
-        drop(inbox);
+        drop(state);
         self.queue.waiting.wake_place();
     }
 }

@@ -7,8 +7,8 @@ use std::sync::{Arc, Mutex};
 
 use feroce::cm::{CmId, Connection, EventKind};
 use feroce::{
-    Access, Buf, Data, InlineBytes, Iova, Mr, Pd, Pool, Remote, Rkey, RoutedBuf, Router, SendOp,
-    SendWr, Srq, WcStatus,
+    Access, Buf, Data, InlineBytes, Iova, Mr, Pd, Pool, Remote, Rkey, Routed, RoutedBuf, Router,
+    SendOp, SendWr, Srq, WcStatus,
 };
 
 use super::association::{Asking, Association, Shared};
@@ -450,56 +450,68 @@ impl Session {
             return Ok(());
         }
         if let Some(cid) = response.aborts {
-            self.complete(SendOp::Send, cid, Status::ABORTED, 0).await?;
+            let aborted = Completion { status: Status::ABORTED, cid, ..Completion::default() };
+            self.complete(SendOp::Send, aborted, None).await?;
         }
-        let mut op = SendOp::Send;
-        let (mut written, mut moved) = (None, None);
+        let (mut op, mut data) = (SendOp::Send, None);
         if let SglKind::Keyed { addr, key, invalidate, .. } = command.sgl.kind() {
             if invalidate {
                 op = SendOp::SendInv(Rkey(key));
             }
             let write = SendOp::Write(Remote { addr, rkey: Rkey(key) });
-            match response.data {
-                Some(Outgoing::Buf(buf, len)) => written = Some(self.transfer(write, buf, len)?),
-                Some(Outgoing::Memory(mr, place)) => {
-                    let wr = SendWr::new(0, write, mr.data(place));
-                    let sent = self.router.send(&mut lock(&self.connection), wr);
-                    moved = Some(sent.map_err(|_| Lost)?);
-                }
-                None => {}
-            }
+            data = response.data.map(|data| (write, data));
         }
-        self.complete(op, command.cid, response.status, response.result).await?;
-        if let Some(written) = written {
-            done(written).await?;
-        }
-        if let Some(moved) = moved
-            && moved.await.status != WcStatus::Success
-        {
-            return Err(Lost);
-        }
-        Ok(())
+        let Response { status, result, .. } = response;
+        let completion = Completion { result, cid: command.cid, status, ..Completion::default() };
+        self.complete(op, completion, data).await
     }
 
+    /// Sends a completion, behind the data of its command.
     async fn complete(
         &self,
         op: SendOp,
-        cid: u16,
-        status: Status,
-        result: u64,
+        mut completion: Completion,
+        data: Option<(SendOp, Outgoing)>,
     ) -> Result<(), Lost> {
         let sent = {
             // The head of the queue moves in the order of the sends.
             let mut connection = lock(&self.connection);
             let mut state = lock(&self.state);
             state.sq_head = (state.sq_head + 1) % self.size;
-            let (sq_head, sq_id) = (state.sq_head, self.queue);
-            let completion = Completion { result, sq_head, sq_id, cid, status };
-            let data = Data::Inline(InlineBytes::new(&completion.emit()));
-            self.router.send(&mut connection, SendWr::new(0, op, data)).map_err(|_| Lost)?
+            (completion.sq_head, completion.sq_id) = (state.sq_head, self.queue);
+            drop(state);
+            let bytes = Data::Inline(InlineBytes::new(&completion.emit()));
+            let wr = SendWr::new(0, op, bytes);
+            // The host has the data when it has the completion, and so has this end one.
+            match data {
+                Some((write, Outgoing::Buf(buf, len))) => {
+                    let router = &self.router;
+                    let sent = router.send_buf_then(&mut connection, write, buf, 0..len, wr);
+                    Sent::Buf(sent.map_err(|_| Lost)?)
+                }
+                Some((write, Outgoing::Memory(mr, place))) => {
+                    let first = SendWr::new(0, write, mr.data(place));
+                    let sent = self.router.send_unsignaled(&mut connection, first);
+                    let sent = sent.and_then(|()| self.router.send(&mut connection, wr));
+                    Sent::Memory(mr, sent.map_err(|_| Lost)?)
+                }
+                None => Sent::Alone(self.router.send(&mut connection, wr).map_err(|_| Lost)?),
+            }
         };
-        if sent.await.status == WcStatus::Success { Ok(()) } else { Err(Lost) }
+        let status = match sent {
+            Sent::Alone(sent) => sent.await.status,
+            Sent::Buf(sent) => sent.await.0.status,
+            Sent::Memory(_mr, sent) => sent.await.status,
+        };
+        if status == WcStatus::Success { Ok(()) } else { Err(Lost) }
     }
+}
+
+/// A completion under way, with the data in front of it.
+enum Sent {
+    Alone(Routed),
+    Buf(RoutedBuf),
+    Memory(Arc<Mr>, Routed),
 }
 
 /// The buffer of a transfer that has succeeded.
