@@ -56,11 +56,12 @@ pub(super) async fn serve() -> Result<()> {
     let (sender, frames) = mpsc::unbounded_channel();
     tokio::spawn(write(to, frames));
     let mut from = BufReader::with_capacity(1 << 16, from);
-    loop {
-        let (number, op, body) = read(&mut from).await?;
+    // Until the client has gone.
+    while let Ok((number, op, body)) = read(&mut from).await {
         let reply = if op == FETCH { &blob } else { &body };
         sender.send(frame(number, op, reply)?)?;
     }
+    Ok(())
 }
 
 #[derive(Default)]

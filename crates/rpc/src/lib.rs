@@ -46,6 +46,15 @@
 //!
 //! No message carries immediate data, so that the protocol fits transports which have none.
 //!
+//! # Many calls at a time
+//!
+//! A SEND costs as much as several calls, so short messages share one where that delays none of
+//! them by more than the tasks that run anyway. A message that wakes several callers is followed by
+//! their next calls: what they send leaves when the task of the connection runs again, behind them.
+//! A server sends its replies when every handler has run that can, and those that have waited for
+//! 20 us before the next one. A SEND has up to a kilobyte of messages, so that the peer begins with
+//! the first while the next are being written. A call that is alone leaves at once.
+//!
 //! # Credits
 //!
 //! A SEND needs a receive at the other end. One that finds none makes the sender wait and try
