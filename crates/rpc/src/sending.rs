@@ -1,5 +1,5 @@
-//! What both ends do with a connection: sending messages, inline or from a buffer of a pool, several
-//! together if they are short, and taking those that arrive.
+//! What both ends do with a connection: sending messages, inline or from a buffer of a pool,
+//! several together if they are short, and taking those that arrive.
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicU32, Ordering};
