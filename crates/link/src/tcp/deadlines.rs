@@ -34,8 +34,7 @@ impl<K: Copy + Ord> Deadlines<K> {
     }
 
     /// How many keys have a deadline.
-    #[expect(clippy::len_without_is_empty, reason = "no caller needs it")]
-    pub fn len(&self) -> usize {
+    pub fn count(&self) -> usize {
         self.of.len()
     }
 

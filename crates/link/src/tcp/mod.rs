@@ -257,7 +257,7 @@ impl TcpLink {
         }
         self.lingering.set(stream.0, now.plus_nanos(LINGER_NS));
         self.watch(stream.0);
-        if self.lingering.len() > MAX_LINGERING
+        if self.lingering.count() > MAX_LINGERING
             && let Some(oldest) = self.lingering.pop(now.plus_nanos(LINGER_NS))
         {
             self.counters.lingered += 1;
