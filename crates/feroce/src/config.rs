@@ -6,6 +6,7 @@
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 use std::{env, fs};
 
 use feroce_engine::{Config, CongestionConfig, DcqcnConfig};
@@ -91,6 +92,9 @@ pub struct Settings {
     pub mpa_peer_to_peer: bool,
     /// Send FPDUs that are longer than a TCP segment on iWARP connections.
     pub mpa_long_fpdus: bool,
+    /// How long the host of a peer may be silent before an iWARP connection ends. `None`: until the
+    /// kernel gives up.
+    pub tcp_timeout: Option<Duration>,
     /// Segmentation offload when sending.
     pub gso: bool,
     /// Receive offload: the kernel merges received packets.
@@ -154,6 +158,7 @@ impl Default for Settings {
             mpa_revision: 2,
             mpa_peer_to_peer: true,
             mpa_long_fpdus: false,
+            tcp_timeout: Some(Duration::from_secs(60)),
             gso: true,
             gro: true,
             ecn: true,
@@ -264,6 +269,14 @@ const KEYS: &[Key] = &[
         help: "send FPDUs on iWARP connections that are longer than a TCP segment: faster to peers \
                in software",
         apply: |s, v| set(&mut s.mpa_long_fpdus, switch(v)),
+    },
+    Key {
+        name: "tcp_timeout",
+        default: "60",
+        help: "seconds after which an iWARP connection ends if the host of the peer does not \
+               answer, 1 to 86400; 0: when the kernel gives up, which it never does where nothing \
+               is sent",
+        apply: |s, v| set(&mut s.tcp_timeout, transport::tcp_timeout(v)),
     },
     Key {
         name: "iwarp_extensions",

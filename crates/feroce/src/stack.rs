@@ -190,8 +190,16 @@ fn unsupported(text: &str) -> io::Error {
     io::Error::new(io::ErrorKind::Unsupported, text)
 }
 
-/// The streams of a device that speaks iWARP, with the records and faults that the settings ask
-/// for.
+/// The streams of a device that speaks iWARP.
+pub(crate) fn tcp(settings: &Settings) -> io::Result<TcpLink> {
+    let link = TcpLink::new()?;
+    Ok(match settings.tcp_timeout {
+        Some(patience) => link.with_patience(patience),
+        None => link,
+    })
+}
+
+/// The same, with the records and faults that the settings ask for.
 pub(crate) fn streams(
     tcp: TcpLink,
     settings: &Settings,

@@ -8,6 +8,7 @@ use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::common::netns::{ip, with_cable};
 use feroce_link::tcp::{ReservedPort, StreamId, TcpConnect, TcpEvent, TcpLink};
 use feroce_mem::{Access, Grant, Iova, MrLimits, MrTable, PdId, Read as Rights, Region, Write};
 use feroce_train::{Burst, Instant, Scatter};
@@ -506,4 +507,25 @@ fn memory_that_is_not_mapped_is_found_out() {
     peer.write_all(b"hello").unwrap();
     drive(&mut link, &mut seen, |seen| seen.data.contains_key(&stream));
     assert_eq!((&seen.data[&stream][..], &seen.landed[..]), (&b"hello"[..], &[0][..]));
+}
+
+#[test]
+fn streams_end_when_the_host_of_their_peer_is_silent() {
+    with_cable(1500, |cable| {
+        let listener = cable.in_b(|| TcpListener::bind("10.9.0.2:0").unwrap());
+        let peer = listener.local_addr().unwrap();
+        let mut link = TcpLink::new().unwrap().with_patience(Duration::from_secs(2));
+        let how = TcpConnect { local: "10.9.0.1:0".parse().unwrap(), peer, tos: 0, patience_ns: 0 };
+        let [idle, busy] = [0; 2].map(|_| cable.in_a(|| link.connect(NOW, &how).unwrap()));
+        let _accepted = [0; 2].map(|_| listener.accept().unwrap());
+        let mut seen = Seen::default();
+        drive(&mut link, &mut seen, |seen| seen.connected.len() == 2);
+        cable.in_b(|| ip("link set wire down"));
+        assert_eq!(link.send(busy, b"into the void"), 13);
+        for count in 1..=2 {
+            drive(&mut link, &mut seen, |seen| seen.ended.len() == count);
+            seen.ended.keys().for_each(|stream| link.finish(NOW, *stream));
+        }
+        assert_eq!(seen.ended, BTreeMap::from([(idle, true), (busy, true)]));
+    });
 }

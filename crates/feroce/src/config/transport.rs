@@ -1,6 +1,7 @@
 //! The transport of devices: the setting, and what a command line chooses instead.
 
 use std::sync::atomic::{AtomicU8, Ordering};
+use std::time::Duration;
 
 use feroce_engine::TransportKind;
 
@@ -47,6 +48,15 @@ pub(super) fn parse(value: &str) -> Result<TransportKind, Wrong> {
         "roce" => Ok(TransportKind::InfiniBand),
         "iwarp" => Ok(TransportKind::Iwarp),
         _ => Err("expected roce or iwarp".into()),
+    }
+}
+
+/// How long the host of a peer may be silent; 0 stands for no limit.
+pub(super) fn tcp_timeout(value: &str) -> Result<Option<Duration>, Wrong> {
+    match value.parse() {
+        Ok(0) => Ok(None),
+        Ok(seconds @ 1..=86_400) => Ok(Some(Duration::from_secs(seconds))),
+        _ => Err("expected seconds, from 1 to 86400, or 0".into()),
     }
 }
 

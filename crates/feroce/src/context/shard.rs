@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use feroce_engine::iwarp::HandshakeConfig;
 use feroce_engine::{Config, Engine, TransportKind};
-use feroce_link::tcp::{TcpLink, TcpPort};
+use feroce_link::tcp::TcpPort;
 use feroce_link::{Logger, Steering};
 use feroce_local::{HostCarrier, Registry};
 
@@ -154,7 +154,7 @@ fn start_one(
     let has_v1 = ether.is_some();
     let mut udp = stack::udp(device, settings, &log);
     udp.steering = steering.cloned().zip(prefix);
-    let streams = iwarp.map(|_| TcpLink::new()).transpose()?;
+    let streams = iwarp.map(|_| stack::tcp(settings)).transpose()?;
     let mut link: Box<dyn HostCarrier> = match (port, &streams) {
         (Some(port), _) => Box::new(port),
         (None, Some(streams)) => Box::new(TcpPort::of(streams)?),

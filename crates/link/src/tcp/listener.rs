@@ -8,7 +8,7 @@ use nix::errno::Errno;
 use nix::sys::epoll::{EpollEvent, EpollFlags};
 use socket2::Socket;
 
-use super::socket::{address_of, mss_of, socket_for};
+use super::socket::{address_of, give_patience, mss_of, socket_for};
 use super::stream::{Phase, Stream};
 use super::{StreamId, TcpEvent, TcpLink, TcpListenId};
 
@@ -107,6 +107,7 @@ impl TcpLink {
         let made = || -> io::Result<(SocketAddr, SocketAddr, usize)> {
             socket.set_nonblocking(true)?;
             socket.set_tcp_nodelay(true)?;
+            self.patience.map_or(Ok(()), |patience| give_patience(&socket, patience))?;
             Ok((address_of(&socket.local_addr()?)?, address_of(&peer)?, mss_of(&socket)))
         };
         let Ok((local, peer, mss)) = made() else { return 0 };

@@ -33,6 +33,7 @@ use std::collections::BTreeMap;
 use std::io::{self, ErrorKind};
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd};
+use std::time::Duration;
 
 use feroce_train::{Burst, Instant, Scatter};
 use nix::errno::Errno;
@@ -46,7 +47,7 @@ use listener::Listener;
 pub use port::TcpPort;
 pub use record::StreamRecords;
 pub use reserved::ReservedPort;
-use socket::{address_of, mss_of, socket_for};
+use socket::{address_of, give_patience, mss_of, socket_for};
 use stream::{Phase, Stream};
 
 /// Bytes that one `recv` call takes. They stay in the cache until they are copied on: with 256 KiB,
@@ -114,6 +115,8 @@ pub struct TcpLink {
     glances: u32,
     /// The last round may have left bytes to the next.
     has_more: bool,
+    /// How long a peer's host may be silent.
+    patience: Option<Duration>,
     buffer: Vec<u8>,
     /// Memory that the next bytes go to; empty between calls.
     scatter: Scatter,
@@ -148,10 +151,20 @@ impl TcpLink {
             talking: None,
             glances: 0,
             has_more: false,
+            patience: None,
             buffer: Vec::new(),
             scatter: Scatter::default(),
             counters: Counters::default(),
         })
+    }
+
+    /// Streams end with an error when the peer's host has not answered for so long. Without this,
+    /// the kernel tries for as long as it is configured to, and never asks on a stream on which
+    /// nothing is sent.
+    #[must_use]
+    pub fn with_patience(mut self, patience: Duration) -> Self {
+        self.patience = Some(patience);
+        self
     }
 
     /// Readable when [`TcpLink::receive`] has something to do.
@@ -205,6 +218,7 @@ impl TcpLink {
                 SocketAddr::V6(_) => socket.set_tclass_v6(how.tos.into())?,
             }
         }
+        self.patience.map_or(Ok(()), |patience| give_patience(&socket, patience))?;
         socket.bind(&how.local.into())?;
         match socket.connect(&how.peer.into()) {
             Err(e) if e.raw_os_error() != Some(Errno::EINPROGRESS as i32) => return Err(e),
@@ -274,7 +288,7 @@ impl TcpLink {
     pub fn reset(&mut self, stream: StreamId) {
         if let Some(open) = self.streams.get(&stream.0) {
             // The stream is closed in any case; without this the peer may see an orderly end.
-            let _ = open.socket().set_linger(Some(std::time::Duration::ZERO));
+            let _ = open.socket().set_linger(Some(Duration::ZERO));
         }
         self.remove(stream.0);
     }
