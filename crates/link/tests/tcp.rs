@@ -318,7 +318,7 @@ fn a_listener_without_descriptors_tries_again_later() {
         poll(&mut fds, PollTimeout::ZERO).unwrap() > 0
     };
     assert!(!is_ready(&link) && !link.has_more(), "the driver sleeps");
-    // Whatever the caller asks for meanwhile.
+    // Although the caller takes connections again meanwhile.
     link.set_accepting(listener, false);
     link.set_accepting(listener, true);
     assert!(!is_ready(&link));

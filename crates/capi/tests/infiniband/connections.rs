@@ -257,6 +257,30 @@ fn groups_are_joined_through_subnet_administration() {
     let _ = other.wait_with_output();
 }
 
+/// What `dump_mfts` prints on ibsim when all four hosts have joined the group of broadcasts of
+/// IPoIB.
+const TABLES: &str = include_str!("mfts.txt");
+
+#[test]
+fn tables_of_groups_are_as_on_ibsim() {
+    if !has("mckey", "rdmacm-utils") {
+        return;
+    }
+    let fabric = Fabric::up_with("ib-mfts", FT4, &["--addresses", "127.102", "--sm"]);
+    let mut members = ["1", "2", "3", "4"].map(|n| {
+        let command = format!("mckey -M ff12:401b:ffff::ffff:ffff -p 2 -b 127.102.0.{n}");
+        program(&fabric, &format!("Host{n}"), &command).spawn().expect("it starts")
+    });
+    // None if a switch did not answer in time.
+    let tables = || {
+        let (text, status) = fabric.run("Host1", "dump_mfts");
+        let lines = text.lines().take_while(|line| !line.is_empty());
+        (status == 0).then(|| lines.map(|line| format!("{line}\n")).collect::<String>())
+    };
+    wait_until(|| tables().as_deref() == Some(TABLES));
+    members.iter_mut().for_each(kill);
+}
+
 #[test]
 fn groups_are_joined_by_gid_as_those_of_ipoib_and_only_to_send() {
     if !has("mckey", "rdmacm-utils") {

@@ -266,7 +266,7 @@ impl Qp {
         }
         let receive = self.stream.as_ref().and_then(|stream| stream.rsp.receive.as_ref());
         let room = receive.map_or(0, |receive| receive.wr.sges.total_len());
-        // A completion has 32 bits for the length, whatever the buffers have room for.
+        // A completion has 32 bits for the length, even if the buffers have room for more.
         if filled + payload as u64 > room.min(u32::MAX.into()) {
             return Err(Cause::UNTAGGED_TOO_LONG.into());
         }
